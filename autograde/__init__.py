@@ -1,0 +1,1 @@
+"""Build, check and grade the course's notebooks: `python -m autograde --help`."""

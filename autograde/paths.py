@@ -1,0 +1,10 @@
+"""Where things lie in the repository."""
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOLUTIONS = ROOT / "solutions"
+TOOLKIT = SOLUTIONS / "toolkit"
+COURSE = ROOT / "course"
+AUTOGRADE = ROOT / "autograde"
+SAMPLE_CLASS = AUTOGRADE / "sample_class"
+RESULTS = AUTOGRADE / "results"

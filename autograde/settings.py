@@ -1,0 +1,5 @@
+"""Settings of the course."""
+
+# Where the badges point, unless git has a GitHub remote named `origin`, which takes precedence.
+REPOSITORY = "https://github.com/OWNER/REPOSITORY"
+BRANCH = "main"
