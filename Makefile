@@ -1,0 +1,41 @@
+# Two commands to begin with: `make lab` and `make test`.
+PYTHON ?= python3
+SUBMISSIONS ?= autograde/sample_class
+RESULTS ?= autograde/results
+LAB_ARGS ?=
+
+BIN := .venv/bin
+# nbgrader calls `alembic` and `jupyter` by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: lab build check test grade nbval mutate clean
+
+lab: .venv/installed build
+	@# nbgrader finds the course through its configuration under autograde/.
+	JUPYTER_CONFIG_PATH=$(CURDIR)/autograde $(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) \
+	    --LabApp.default_url=/lab/tree/course $(LAB_ARGS)
+
+build: .venv/installed
+	$(BIN)/python -m autograde build
+
+check: .venv/installed
+	$(BIN)/python -m autograde build --check
+	$(BIN)/ruff check .
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+grade: .venv/installed
+	$(BIN)/python -m autograde grade $(SUBMISSIONS) --results $(RESULTS)
+
+mutate: .venv/installed
+	$(BIN)/python -m autograde mutate
+
+clean:
+	rm -rf .venv build autograde/results
+
+.venv/installed: pyproject.toml autograde/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint autograde/constraints.txt --editable '.[dev]'
+	touch $@

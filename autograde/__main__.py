@@ -1,0 +1,88 @@
+"""Command line of the course: build notebooks, check one, grade a class."""
+import argparse
+import sys
+from pathlib import Path
+
+from autograde.errors import InputError
+from autograde.paths import RESULTS
+
+
+def main(arguments=None):
+    """Run one command. Returns the exit status: 0, 1 when a check fails, 2 on bad input."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except InputError as error:
+        print(f"autograde: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m autograde", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="write course/ from solutions/")
+    build.add_argument("--check", action="store_true", help="write nothing; fail where course/ is out of step")
+    build.add_argument("--solved", type=Path, metavar="DIR", help="write the solved notebooks, run, into DIR")
+    build.set_defaults(run=_build)
+
+    check = commands.add_parser("check", help="print the verdict lines of one notebook")
+    check.add_argument("notebook", type=Path)
+    check.set_defaults(run=_check)
+
+    grade = commands.add_parser("grade", help="grade a class")
+    grade.add_argument("submissions", type=Path, help="folder with <learner>/<chapter>/<chapter>.ipynb")
+    grade.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    grade.add_argument("--db", metavar="URL", help="SQLAlchemy address of the gradebook (default: SQLite in DIR)")
+    grade.set_defaults(run=_grade)
+
+    mutate = commands.add_parser("mutate", help="mutation run: do the test cells kill every mutant?")
+    mutate.add_argument("chapter", nargs="?", help="name of one chapter (default: all)")
+    mutate.set_defaults(run=_mutate)
+    return parser
+
+
+# The imports stand in the commands: nbgrader takes a second to import, and --help should not wait for it.
+
+def _build(options):
+    from autograde import generated
+
+    if options.solved:
+        from autograde.build import write_solved
+
+        write_solved(options.solved)
+        return 0
+    if options.check:
+        problems = generated.problems()
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        return 1 if problems else 0
+    generated.write()
+    return 0
+
+
+def _check(options):
+    from autograde.grade import check_notebook
+    from autograde.report import print_verdicts
+
+    print_verdicts(check_notebook(options.notebook))
+    return 0
+
+
+def _grade(options):
+    from autograde.grade import grade_class
+    from autograde.report import print_table
+
+    print_table(grade_class(options.submissions, options.results, options.db))
+    print(f"{options.results}: marks.csv, gradebook.db, feedback/")
+    return 0
+
+
+def _mutate(options):
+    from autograde.mutation import run
+
+    return run(options.chapter)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Make notebooks from chapters: source (nbgrader's), release (the learner's) and solved ones.
+
+All are pure functions of the chapter script, the toolkit and the repository address: cell ids come from
+grade ids or content, so a build is the same to the byte wherever it runs.
+"""
+import hashlib
+import json
+import re
+import subprocess
+from urllib.parse import quote
+
+import nbformat
+from nbconvert.preprocessors import ExecutePreprocessor
+from nbformat import NotebookNode
+from nbgrader.converters import GenerateAssignment
+from nbgrader.preprocessors import SaveCells
+from traitlets.config import Config
+
+from autograde import inline, settings
+from autograde.chapter import (
+    LANGUAGES,
+    copy_cell,
+    in_language,
+    is_answer,
+    load_chapters,
+    nbgrader,
+)
+from autograde.errors import InputError
+from autograde.paths import COURSE, ROOT
+
+CODE_STUB = "# 在这里写你的代码 · write your code here"
+BADGES = "<!-- badges -->"
+_TITLE = "#@title 课程工具，先运行这一格 · course tools, run this cell first { display-mode: \"form\" }"
+_MODELSCOPE = {
+    "zh": "在 ModelScope：点徽章打开“我的 Notebook”，再把这个 `.ipynb` 文件上传进去。",
+    "en": "On ModelScope: the badge opens “My Notebook”; upload this `.ipynb` file there.",
+}
+
+
+def source_notebook(chapter, language):
+    """The chapter as nbgrader's source: one language, toolkit inlined, solutions and hidden tests in it."""
+    return _notebook([cell for cell, original in _source_cells(chapter, language) if not is_answer(original)])
+
+
+def release_notebook(chapter, language):
+    """What learners get: the source through nbgrader's own preprocessors, as `generate_assignment` does."""
+    config = Config()
+    config.ClearSolutions.code_stub = {"python": CODE_STUB}
+    notebook, resources = source_notebook(chapter, language), {}
+    for preprocessor in GenerateAssignment().preprocessors:
+        if preprocessor is not SaveCells:  # it writes to the gradebook, nothing to the notebook
+            notebook, resources = preprocessor(config=config).preprocess(notebook, resources)
+    return notebook
+
+
+def solved_notebook(chapter, language):
+    """The learner's notebook with every TODO solved and the think questions answered, not yet run."""
+    release = iter(release_notebook(chapter, language).cells)
+    cells = []
+    for cell, original in _source_cells(chapter, language):
+        if not is_answer(original):
+            released = next(release)
+            if nbgrader(cell).get("solution"):
+                released.source = _solved(cell.source)
+            cell = released
+        cells.append(cell)
+    return _notebook(cells)
+
+
+def executed(notebook, folder):
+    """The notebook after a run of all its cells in `folder`, with its outputs. Stops at the first error."""
+    runner = ExecutePreprocessor(timeout=300, kernel_name="python3")
+    notebook, _ = runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # time stamps
+    return notebook
+
+
+def course_files():
+    """{path: text} of everything under `course/`."""
+    return {
+        COURSE / language / chapter.name / f"{chapter.name}.ipynb": text(release_notebook(chapter, language))
+        for chapter in load_chapters()
+        for language in LANGUAGES
+    }
+
+
+def write_solved(folder):
+    """Run the solved notebooks; write them with outputs as `folder/<lang>/<chapter>/<chapter>.ipynb`."""
+    for chapter in load_chapters():
+        for language in LANGUAGES:
+            path = folder / language / chapter.name / f"{chapter.name}.ipynb"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text(executed(solved_notebook(chapter, language), path.parent)), encoding="utf-8")
+
+
+def text(notebook):
+    """A notebook as its file holds it."""
+    return nbformat.writes(notebook) + "\n"
+
+
+def repository():
+    """(address, branch): the GitHub remote `origin` where there is one, else settings.py."""
+    remote = subprocess.run(
+        ["git", "-C", str(ROOT), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    # Only GitHub has Colab's badge addresses; a mirror or a local clone keeps the setting.
+    match = re.fullmatch(r"(?:https://|git@|ssh://git@)github\.com[:/](.+?)(?:\.git)?/?", remote)
+    return (f"https://github.com/{match[1]}" if match else settings.REPOSITORY), settings.BRANCH
+
+
+def colab_badge(chapter_name, language):
+    """Markdown of the badge that opens a learner notebook in Colab."""
+    address, branch = repository()
+    path = f"{address.removeprefix('https://github.com/')}/blob/{branch}/{_course_path(chapter_name, language)}"
+    return (
+        "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+        f"(https://colab.research.google.com/github/{path})"
+    )
+
+
+def badges(chapter_name, language):
+    """Markdown of the badges of one notebook, with the line on how to upload to ModelScope."""
+    return (
+        f"{colab_badge(chapter_name, language)} "
+        "[![Open ModelScope](https://img.shields.io/badge/ModelScope-My%20Notebook-624aff)]"
+        f"(https://modelscope.cn/my/mynotebook)\n\n{_MODELSCOPE[language]}"
+    )
+
+
+def _course_path(chapter_name, language):
+    return quote(f"course/{language}/{chapter_name}/{chapter_name}.ipynb")
+
+
+def _source_cells(chapter, language):
+    """(cell, cell of the script) for every cell in this language, answers among them."""
+    for original in chapter.cells:
+        if not in_language(original, language):
+            continue
+        cell = copy_cell(original)
+        if cell.cell_type == "code" and _wanted(chapter, original):
+            _fold(cell, chapter, original)
+        elif BADGES in cell.source:
+            cell.source = cell.source.replace(BADGES, badges(chapter.name, language))
+        yield cell, original
+
+
+def _wanted(chapter, original):
+    try:
+        wanted = inline.toolkit_imports(original.source)
+    except InputError as error:
+        raise InputError(f"{chapter.where(original)}: {error}") from None
+    if wanted:
+        wanted.setdefault("checks", []).append("declare_todos")
+    return wanted
+
+
+def _fold(cell, chapter, original):
+    """Turn the import cell into the folded, locked cell that holds the helpers' source."""
+    try:
+        helpers = inline.inlined(_wanted(chapter, original))
+    except InputError as error:
+        raise InputError(f"{chapter.where(original)}: {error}") from None
+    cell.source = f"{_TITLE}\n{helpers}\n\n\n{_declaration(chapter)}"
+    cell.metadata = NotebookNode(
+        cellView="form",
+        jupyter={"source_hidden": True},
+        nbgrader={
+            "grade": False, "grade_id": "toolkit", "locked": True,
+            "schema_version": 3, "solution": False, "task": False,
+        },
+        tags=["toolkit"],
+    )
+
+
+def _declaration(chapter):
+    todos = {todo.label: {"title": todo.title, "tests": todo.tests} for todo in chapter.todos}
+    return f"declare_todos({json.dumps(todos, indent=4)})"
+
+
+def _solved(source):
+    """A solution cell without its markers and without the stub's raise behind the solution."""
+    source = re.sub(r"^.*### END SOLUTION.*\n\s*raise NotImplementedError\(.*\)\n?", "", source, flags=re.M)
+    return re.sub(r"^.*### (BEGIN|END) SOLUTION.*\n?", "", source, flags=re.M).rstrip("\n")
+
+
+def _notebook(cells):
+    notebook = nbformat.v4.new_notebook(
+        cells=cells,
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+    )
+    taken = set()
+    for cell in notebook.cells:
+        cell.id = nbgrader(cell).get("grade_id") or hashlib.sha256(cell.source.encode()).hexdigest()[:12]
+        while cell.id in taken:  # two cells with the same text
+            cell.id += "-"
+        taken.add(cell.id)
+    return notebook

@@ -1,0 +1,132 @@
+"""Inline the toolkit: a cell's `from toolkit.x import y` becomes readable source of just what it needs.
+
+Only the top-level definitions that the imported names reach are taken, in the order of the modules, so a
+learner notebook is one self-contained file that carries nothing it does not use.
+"""
+import ast
+from dataclasses import dataclass
+
+from autograde.errors import InputError
+from autograde.paths import TOOLKIT
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A top-level statement: the names it binds, the names it uses, its source with comments above."""
+
+    binds: frozenset
+    uses: frozenset
+    source: str
+    is_import: bool
+
+
+def toolkit_imports(source):
+    """{module: [names]} when a cell does nothing but import from the toolkit, else {}.
+
+    Raises InputError for `import toolkit`, a renamed or a star import: the build could not inline these.
+    """
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    wanted = {}
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit."):
+            if any(alias.asname or alias.name == "*" for alias in node.names):
+                raise InputError(f"line {node.lineno}: import toolkit names one by one, without `as` or `*`")
+            wanted.setdefault(node.module.removeprefix("toolkit."), []).extend(a.name for a in node.names)
+        elif "toolkit" in ast.dump(node) and isinstance(node, (ast.Import, ast.ImportFrom)):
+            raise InputError(f"line {node.lineno}: write `from toolkit.<module> import <name>`")
+        elif wanted:
+            raise InputError(f"line {node.lineno}: a cell that imports from the toolkit does nothing else")
+    return wanted
+
+
+def inlined(wanted):
+    """Source that defines the wanted names ({module: [names]}) with all they need, and nothing else.
+
+    Raises InputError for an unknown module or name, and where two modules define the same name.
+    """
+    modules = {}
+    for module in wanted:
+        _load(module, modules)
+    owner = {}
+    for module, parts in modules.items():
+        for name in {name for part in parts if not part.is_import for name in part.binds}:
+            if name in owner:
+                raise InputError(f"toolkit/{module}.py and toolkit/{owner[name]}.py both define {name}")
+            owner[name] = module
+    needed, queue = set(), [name for names in wanted.values() for name in names]
+    for module, names in wanted.items():
+        for name in names:
+            if owner.get(name) != module:
+                raise InputError(f"toolkit/{module}.py defines no {name}")
+    while queue:
+        name = queue.pop()
+        if name in needed or name not in owner:
+            continue
+        needed.add(name)
+        queue += [u for part in modules[owner[name]] if name in part.binds for u in part.uses]
+    texts = [_module_text(module, parts, needed) for module, parts in modules.items()]
+    return "\n\n\n".join(text for text in texts if text)
+
+
+def _module_text(module, parts, needed):
+    kept = [part for part in parts if not part.is_import and part.binds & needed]
+    if not kept:
+        return ""
+    used = frozenset().union(*(part.uses for part in kept))
+    imports = [part.source for part in parts if part.is_import and part.binds & used]
+    return "\n".join([f"# ---- toolkit/{module}.py ----", *imports, "", *_spaced(kept)])
+
+
+def _spaced(parts):
+    """Sources in order, with two blank lines around functions and classes as in the module."""
+    lines = []
+    for number, part in enumerate(parts):
+        block = part.source.lstrip().startswith(("def ", "class ", "@", "#"))
+        if number and (block or lines[-1].startswith((" ", ")", "]", "}"))):
+            lines += ["", ""]
+        lines += part.source.split("\n")
+    return lines
+
+
+def _load(module, modules):
+    """Read a module's parts into `modules`, those that it imports from the toolkit first."""
+    if module in modules:
+        return
+    path = TOOLKIT / f"{module}.py"
+    if not path.is_file():
+        raise InputError(f"toolkit/{module}.py: no such toolkit module")
+    source = path.read_text(encoding="utf-8")
+    lines, parts, end = source.split("\n"), [], 0
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit."):
+            _load(node.module.removeprefix("toolkit."), modules)
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            parts.append(_part(node, _text(lines, node, end), module))
+        end = node.end_lineno
+    modules[module] = parts
+
+
+def _text(lines, node, previous_end):
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) - 1
+    while first > previous_end and lines[first - 1].startswith("#"):
+        first -= 1
+    return "\n".join(lines[first:node.end_lineno])
+
+
+def _part(node, text, module):
+    is_import = isinstance(node, (ast.Import, ast.ImportFrom))
+    if is_import:
+        binds = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        binds = {node.name}
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        # `_shorten.maxstring = 80` belongs to `_shorten`.
+        binds = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    else:
+        raise InputError(f"toolkit/{module}.py line {node.lineno}: not an import, a definition or an assignment")
+    uses = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - (set() if is_import else binds)
+    return _Part(frozenset(binds), frozenset(uses), text, is_import)

@@ -1,0 +1,103 @@
+"""Shared fixtures: a tiny chapter, and the course's chapters run in plain namespaces."""
+import pytest
+
+from autograde import build
+from autograde.chapter import load_chapter, nbgrader
+
+META = '{"grade": %s, "grade_id": "%s", "locked": %s, %s"schema_version": 3, "solution": %s, "task": false}'
+SOLUTION = META % ("false", "double", "false", "", "true")
+TEST = META % ("true", "test_double", "true", '"points": 2, ', "false")
+
+TINY = f'''\
+# %% [markdown] tags=["zh"]
+# # 01 · 加倍
+#
+# <!-- badges -->
+
+# %% [markdown] tags=["en"]
+# # 01 · Doubling
+#
+# <!-- badges -->
+
+# %%
+from toolkit.checks import case, check, demo, hidden_rng, scorecard, why
+
+# %% nbgrader={SOLUTION}
+def double(number):
+    """Twice `number`."""
+    # TODO 1: what is twice a number?
+    ### BEGIN SOLUTION
+    twice_the_number = number + number
+    return twice_the_number
+    ### END SOLUTION
+    raise NotImplementedError("TODO 1 尚未完成 · TODO 1 is not done yet")
+
+# %% nbgrader={TEST}
+check("test_double", "double", [case(3, want=6, hint="add", mistakes=[(9, "squared")])])
+### BEGIN HIDDEN TESTS
+random_numbers = hidden_rng("test_double").sample(range(10, 99), 3)
+check("test_double", "double", [case(n, want=2 * n, hint="for any number") for n in random_numbers], hidden=True)
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["zh", "answer"]
+# 答：加倍就是自己加自己。
+
+# %% [markdown] tags=["en", "answer"]
+# Answer: doubling is adding a number to itself.
+
+# %%
+scorecard()
+
+# %% tags=["wrong"] todo="double" name="squared" hint="squared"
+def double(number):
+    return number * number
+
+# %% tags=["right"] todo="double" name="shifted"
+def double(number):
+    return number << 1
+'''
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """The tiny chapter, parsed; `tiny(replace={old: new})` edits its script first."""
+    def make(replace=()):
+        text = TINY
+        for old, new in dict(replace).items():
+            assert old in text, old
+            text = text.replace(old, new)
+        path = tmp_path / "01_doubling.py"
+        path.write_text(text, encoding="utf-8")
+        return load_chapter(path)
+    return make
+
+
+def run_cells(chapter, *, solved=(), override=None, hidden=True):
+    """Run the code a chapter's checks need, in one namespace, as a grader's kernel would.
+
+    `solved`: grade ids of the TODOs that are solved, the others stay stubs. `override`: {grade_id: code that
+    runs right behind that cell}. Returns {test_id: the line of the failed check, or None when it passed}.
+    """
+    source = build.source_notebook(chapter, "en").cells
+    release = build.release_notebook(chapter, "en").cells
+    namespace, lines = {"__name__": "__main__"}, {}
+    for cell, released in zip(source, release, strict=True):
+        meta = nbgrader(cell)
+        if cell.cell_type != "code":
+            continue
+        if meta.get("grade"):
+            lines[meta["grade_id"]] = _line((cell if hidden else released).source, namespace)
+        elif meta.get("solution"):
+            exec((cell if meta["grade_id"] in solved else released).source, namespace)
+            exec((override or {}).get(meta["grade_id"], ""), namespace)
+        elif meta:
+            exec(cell.source, namespace)
+    return lines
+
+
+def _line(code, namespace):
+    try:
+        exec(code, namespace)
+    except (AssertionError, NotImplementedError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

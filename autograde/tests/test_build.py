@@ -1,0 +1,180 @@
+"""The build: what reaches whom, byte for byte the same, JSON-identical to nbgrader's own release."""
+import json
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbgrader.apps import NbGraderAPI
+
+from autograde import build, generated, inline, lint
+from autograde.chapter import LANGUAGES, load_chapter, load_chapters
+from autograde.course import course_config
+from autograde.errors import InputError
+
+
+def sources(notebook):
+    return "\n".join(cell.source for cell in notebook.cells)
+
+
+def test_a_learner_gets_no_answer_and_one_language(tiny):
+    text = sources(build.release_notebook(tiny(), "en"))
+    for secret in ("twice_the_number", "random_numbers", "hidden=True", "Answer:", "number * number", "<< 1", "加倍"):
+        assert secret not in text
+    assert "# TODO 1: what is twice a number?" in text and build.CODE_STUB in text
+    assert 'raise NotImplementedError("TODO 1 尚未完成 · TODO 1 is not done yet")' in text
+
+
+def test_the_solved_notebook_has_clean_answers_and_no_hidden_tests(tiny):
+    notebook = build.solved_notebook(tiny(), "zh")
+    text = sources(notebook)
+    solution = next(cell for cell in notebook.cells if cell.id == "double").source
+    assert solution.endswith("    twice_the_number = number + number\n    return twice_the_number")
+    assert "答：加倍" in text and "Answer:" not in text and "hidden=True" not in text and "### " not in text
+
+
+def test_only_what_is_used_is_inlined(tiny):
+    folded = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "toolkit")
+    assert "def check(" in folded.source and "def plot_tiers" not in folded.source
+    assert folded.metadata.jupyter.source_hidden and folded.metadata.cellView == "form"
+    assert folded.source.startswith("#@title") and "from toolkit" not in folded.source
+    trimmed = tiny({"case, check, demo, hidden_rng, scorecard, why": "case, check, hidden_rng, scorecard"})
+    assert "def demo(" not in sources(build.release_notebook(trimmed, "en"))
+
+
+def test_inlined_helpers_are_complete():
+    namespace = {}
+    exec(inline.inlined({"checks": ["check", "case", "declare_todos"]}), namespace)
+    namespace["twice"] = lambda n: 2 * n
+    exec('declare_todos({"T1": {"title": "t", "tests": {"test_t": 1}}})', namespace)
+    exec('check("test_t", "twice", [case(2, want=4, hint="h")])', namespace)
+    with pytest.raises(AssertionError, match="got 4, expected 5"):
+        exec('check("test_t", "twice", [case(2, want=5, hint="h")])', namespace)
+
+
+@pytest.mark.parametrize(("code", "message"), [
+    ("from toolkit.checks import *", "one by one"),
+    ("from toolkit.checks import check as c", "one by one"),
+    ("import toolkit.checks", "write `from toolkit"),
+    ("from toolkit.checks import check\nx = 1", "does nothing else"),
+    ("from toolkit.nowhere import x", "no such toolkit module"),
+    ("from toolkit.checks import nothing_like_it", "defines no nothing_like_it"),
+])
+def test_imports_that_cannot_be_inlined_are_refused_by_cell(tiny, code, message):
+    chapter = tiny({"from toolkit.checks import case, check, demo, hidden_rng, scorecard, why": code})
+    with pytest.raises(InputError, match=r"01_doubling.py, cell 3") as caught:
+        build.release_notebook(chapter, "en")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name)
+def test_both_languages_share_code_and_grade_ids(chapter):
+    chinese, english = (build.release_notebook(chapter, language) for language in LANGUAGES)
+    assert [cell.cell_type for cell in chinese.cells] == [cell.cell_type for cell in english.cells]
+    assert [c for c in chinese.cells if c.cell_type == "code"] == [c for c in english.cells if c.cell_type == "code"]
+
+
+@pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name)
+def test_the_release_is_what_nbgrader_makes(chapter, tmp_path):
+    folder = tmp_path / "source" / chapter.name
+    folder.mkdir(parents=True)
+    (folder / f"{chapter.name}.ipynb").write_text(build.text(build.source_notebook(chapter, "zh")), encoding="utf-8")
+    result = NbGraderAPI(config=course_config(tmp_path)).generate_assignment(chapter.name)
+    assert result["success"], result["log"]
+    made = (tmp_path / "release" / chapter.name / f"{chapter.name}.ipynb").read_text(encoding="utf-8")
+    assert json.loads(made) == json.loads(build.text(build.release_notebook(chapter, "zh")))
+
+
+def test_builds_are_the_same_to_the_byte_in_another_process(tmp_path):
+    code = (
+        "from autograde.build import course_files\n"
+        "import hashlib\n"
+        "print(hashlib.sha256(repr(sorted(map(str, course_files().items()))).encode()).hexdigest())"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd=tmp_path, check=True,
+                       capture_output=True, text=True).stdout
+        for seed in ("1", "2")
+    }
+    assert len(runs) == 1
+
+
+def test_cell_ids_are_unique_and_stable(tiny):
+    first, second = (build.release_notebook(tiny(), "en") for _ in range(2))
+    ids = [cell.id for cell in first.cells]
+    assert ids == [cell.id for cell in second.cells] and len(set(ids)) == len(ids)
+    assert {"toolkit", "double", "test_double"} <= set(ids)
+    nbformat.validate(first)
+
+
+@pytest.mark.parametrize(("remote", "address"), [
+    ("https://github.com/someone/fork.git", "someone/fork"),
+    ("git@github.com:someone/fork.git", "someone/fork"),
+    ("ssh://git@github.com/someone/fork", "someone/fork"),
+    ("/somewhere/on/disk", "OWNER/REPOSITORY"),
+    ("", "OWNER/REPOSITORY"),
+])
+def test_the_badge_follows_the_git_remote(monkeypatch, remote, address):
+    answer = subprocess.CompletedProcess([], 0, stdout=f"{remote}\n")
+    monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: answer)
+    assert f"colab.research.google.com/github/{address}/blob/main/course/zh/x/x.ipynb" in build.badges("x", "zh")
+
+
+def test_a_sound_chapter_has_no_problem(tiny):
+    assert lint.problems(tiny()) == []
+
+
+@pytest.mark.parametrize(("replace", "message"), [
+    ({'# %% [markdown] tags=["en"]\n# # 01 · Doubling\n#\n# <!-- badges -->\n\n': ""},
+     "cell 1 ('# 01 · 加倍'): a Chinese cell without an English twin"),
+    ({'# %% [markdown] tags=["zh"]\n# # 01 · 加倍\n#\n# <!-- badges -->\n\n': ""},
+     "cell 1 ('# 01 · Doubling'): an English cell without its Chinese twin"),
+    ({'tags=["zh", "answer"]': 'tags=["zh"]'}, "without an English twin"),
+    ({'# %% [markdown] tags=["zh", "answer"]': "# %% [markdown]"}, "needs the tag zh or en"),
+    ({'"grade_id": "test_double"': '"grade_id": "double"'}, "the grade id double is used 2 times"),
+    ({'"grade_id": "test_double"': '"grade_id": "test_other"'}, "no TODO it belongs to"),
+    ({'check("test_double", "double", [case(3': 'check("test_treble", "double", [case(3'}, "cell's own id"),
+    ({'tags=["wrong"] todo="double" name="squared" hint="squared"': "tags=[]"}, "defines double; tag it wrong"),
+    ({"# %%\nscorecard()": "# %%\ntwice_the_number = number + number"}, "which is part of"),
+    ({"### BEGIN HIDDEN TESTS\n": "", "### END HIDDEN TESTS\n": ""}, "shows a hidden test"),
+    ({'NotImplementedError("TODO 1 尚': 'NotImplementedError("TODO 2 尚'}, 'raise NotImplementedError("TODO 1'),
+])
+def test_a_faulty_chapter_is_named_with_its_cell(tiny, replace, message):
+    assert message in "\n".join(lint.problems(tiny(replace)))
+
+
+MARKERS = ["### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"]
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_an_unbalanced_marker_is_named_before_nbgrader_trips_over_it(tiny, marker):
+    lines = "\n".join(lint.problems(tiny({f"{marker}\n": ""})))
+    assert "unbalanced" in lines and "01_doubling.py, cell" in lines
+
+
+@pytest.mark.parametrize(("replace", "message"), [
+    ({'todo="double" name="squared" hint="squared"': 'todo="double" name="squared"'}, "needs hint"),
+    ({'todo="double" name="shifted"': 'todo="triple" name="shifted"'}, "todo='triple' is not one of"),
+])
+def test_a_variant_without_its_labels_is_refused(tiny, replace, message):
+    with pytest.raises(InputError, match="01_doubling.py, cell") as caught:
+        tiny(replace)
+    assert message in str(caught.value)
+
+
+def test_a_missing_script_is_named(tmp_path):
+    with pytest.raises(InputError, match="no such chapter script"):
+        load_chapter(tmp_path / "99_none.py")
+
+
+def test_the_repository_is_in_step():
+    assert generated.problems() == []
+
+
+def test_a_stale_notebook_is_named_with_its_cell(tmp_path):
+    path, text = next(iter(build.course_files().items()))
+    notebook = json.loads(text)
+    notebook["cells"][1]["source"] = ["edited by hand"]
+    copy = tmp_path / path.name
+    copy.write_text(json.dumps(notebook), encoding="utf-8")
+    assert f"cell 2 (id {notebook['cells'][1]['id']})" in generated._first_difference(copy, text.encode())
