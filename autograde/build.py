@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import nbformat
 from nbconvert.preprocessors import ExecutePreprocessor
-from nbformat import NotebookNode
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import SaveCells
 from traitlets.config import Config
@@ -24,13 +23,14 @@ from autograde.chapter import (
     is_answer,
     load_chapters,
     nbgrader,
+    solved,
 )
 from autograde.errors import InputError
 from autograde.paths import COURSE, ROOT
 
 CODE_STUB = "# 在这里写你的代码 · write your code here"
 BADGES = "<!-- badges -->"
-_TITLE = "#@title 课程工具，先运行这一格 · course tools, run this cell first { display-mode: \"form\" }"
+TOOLS_TITLE = "课程工具，先运行这一格 · course tools, run this cell first"
 _MODELSCOPE = {
     "zh": "在 ModelScope：点徽章打开“我的 Notebook”，再把这个 `.ipynb` 文件上传进去。",
     "en": "On ModelScope: the badge opens “My Notebook”; upload this `.ipynb` file there.",
@@ -61,7 +61,7 @@ def solved_notebook(chapter, language):
         if not is_answer(original):
             released = next(release)
             if nbgrader(cell).get("solution"):
-                released.source = _solved(cell.source)
+                released.source = solved(cell.source)
             cell = released
         cells.append(cell)
     return _notebook(cells)
@@ -139,7 +139,9 @@ def _source_cells(chapter, language):
             continue
         cell = copy_cell(original)
         if cell.cell_type == "code" and _wanted(chapter, original):
-            _fold(cell, chapter, original)
+            _inline_helpers(cell, chapter, original)
+        elif nbgrader(cell).get("grade"):
+            _fold(cell, _check_title(chapter, nbgrader(cell)["grade_id"]))
         elif BADGES in cell.source:
             cell.source = cell.source.replace(BADGES, badges(chapter.name, language))
         yield cell, original
@@ -155,33 +157,37 @@ def _wanted(chapter, original):
     return wanted
 
 
-def _fold(cell, chapter, original):
-    """Turn the import cell into the folded, locked cell that holds the helpers' source."""
+def _inline_helpers(cell, chapter, original):
+    """Turn the import cell into the locked cell that holds the helpers' source."""
     try:
         helpers = inline.inlined(_wanted(chapter, original))
     except InputError as error:
         raise InputError(f"{chapter.where(original)}: {error}") from None
-    cell.source = f"{_TITLE}\n{helpers}\n\n\n{_declaration(chapter)}"
-    cell.metadata = NotebookNode(
-        cellView="form",
-        jupyter={"source_hidden": True},
-        nbgrader={
-            "grade": False, "grade_id": "toolkit", "locked": True,
-            "schema_version": 3, "solution": False, "task": False,
-        },
-        tags=["toolkit"],
-    )
+    cell.source = f"{helpers}\n\n\n{declaration(chapter)}"
+    cell.metadata["tags"] = ["toolkit"]
+    cell.metadata["nbgrader"] = {
+        "grade": False, "grade_id": "toolkit", "locked": True, "schema_version": 3, "solution": False, "task": False,
+    }
+    _fold(cell, TOOLS_TITLE)
 
 
-def _declaration(chapter):
+def _fold(cell, title):
+    """Show a cell as its title: JupyterLab hides the source behind its first line, Colab behind the form's title."""
+    cell.source = f'#@title {title} {{ display-mode: "form" }}\n{cell.source}'
+    cell.metadata["cellView"] = "form"
+    cell.metadata["jupyter"] = {"source_hidden": True}
+
+
+def _check_title(chapter, test_id):
+    todo = next(todo for todo in chapter.todos if test_id in todo.tests)
+    aspect = test_id.removeprefix(f"test_{todo.grade_id}").strip("_").replace("_", " ")
+    return f"[{todo.label}] 检查，运行这一格 · check, run this cell{': ' if aspect else ''}{aspect}"
+
+
+def declaration(chapter):
+    """The call that tells the inlined checks which test cells and points belong to which TODO."""
     todos = {todo.label: {"title": todo.title, "tests": todo.tests} for todo in chapter.todos}
     return f"declare_todos({json.dumps(todos, indent=4)})"
-
-
-def _solved(source):
-    """A solution cell without its markers and without the stub's raise behind the solution."""
-    source = re.sub(r"^.*### END SOLUTION.*\n\s*raise NotImplementedError\(.*\)\n?", "", source, flags=re.M)
-    return re.sub(r"^.*### (BEGIN|END) SOLUTION.*\n?", "", source, flags=re.M).rstrip("\n")
 
 
 def _notebook(cells):

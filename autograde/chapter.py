@@ -100,6 +100,12 @@ def display(path):
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
+def solved(source):
+    """A solution cell without its markers and without the stub's raise behind the solution."""
+    source = re.sub(r"^.*### END SOLUTION.*\n\s*raise NotImplementedError\(.*\)\n?", "", source, flags=re.M)
+    return re.sub(r"^.*### (BEGIN|END) SOLUTION.*\n?", "", source, flags=re.M).rstrip("\n")
+
+
 def defined_functions(source):
     """Names of the functions that a cell defines at top level; works on broken code too."""
     return tuple(re.findall(r"^def\s+(\w+)", source, re.M))
@@ -139,7 +145,22 @@ def _variants(chapter):
                     f"{chapter.where(cell)}: todo={metadata['todo']!r} is not one of "
                     f"{[todo.grade_id for todo in chapter.todos]}"
                 )
-            yield Variant(kind, metadata["todo"], metadata["name"], metadata.get("hint", ""), cell.source)
+            source = _edited(chapter, cell) if "edits" in metadata else cell.source
+            yield Variant(kind, metadata["todo"], metadata["name"], metadata.get("hint", ""), source)
+
+
+def _edited(chapter, cell):
+    """The solution of the variant's TODO with its edits ([[old, new], …]) made: one slip of the pen, nothing else."""
+    solution = next(c for c in chapter.cells if nbgrader(c).get("grade_id") == cell.metadata["todo"])
+    source = solved(solution.source)
+    for old, new in cell.metadata["edits"]:
+        places = source.count(old)
+        if places != 1:
+            raise InputError(
+                f"{chapter.where(cell)}: the edit {old!r} matches {places} places of the solution, expected 1"
+            )
+        source = source.replace(old, new)
+    return source
 
 
 def is_variant(cell):

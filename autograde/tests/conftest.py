@@ -1,8 +1,7 @@
-"""Shared fixtures: a tiny chapter, and the course's chapters run in plain namespaces."""
+"""Shared fixture: a tiny chapter."""
 import pytest
 
-from autograde import build
-from autograde.chapter import load_chapter, nbgrader
+from autograde.chapter import load_chapter
 
 META = '{"grade": %s, "grade_id": "%s", "locked": %s, %s"schema_version": 3, "solution": %s, "task": false}'
 SOLUTION = META % ("false", "double", "false", "", "true")
@@ -52,6 +51,8 @@ scorecard()
 def double(number):
     return number * number
 
+# %% tags=["wrong"] todo="double" name="one-more" hint="add" edits=[["number + number", "number + 1"]]
+
 # %% tags=["right"] todo="double" name="shifted"
 def double(number):
     return number << 1
@@ -70,34 +71,3 @@ def tiny(tmp_path):
         path.write_text(text, encoding="utf-8")
         return load_chapter(path)
     return make
-
-
-def run_cells(chapter, *, solved=(), override=None, hidden=True):
-    """Run the code a chapter's checks need, in one namespace, as a grader's kernel would.
-
-    `solved`: grade ids of the TODOs that are solved, the others stay stubs. `override`: {grade_id: code that
-    runs right behind that cell}. Returns {test_id: the line of the failed check, or None when it passed}.
-    """
-    source = build.source_notebook(chapter, "en").cells
-    release = build.release_notebook(chapter, "en").cells
-    namespace, lines = {"__name__": "__main__"}, {}
-    for cell, released in zip(source, release, strict=True):
-        meta = nbgrader(cell)
-        if cell.cell_type != "code":
-            continue
-        if meta.get("grade"):
-            lines[meta["grade_id"]] = _line((cell if hidden else released).source, namespace)
-        elif meta.get("solution"):
-            exec((cell if meta["grade_id"] in solved else released).source, namespace)
-            exec((override or {}).get(meta["grade_id"], ""), namespace)
-        elif meta:
-            exec(cell.source, namespace)
-    return lines
-
-
-def _line(code, namespace):
-    try:
-        exec(code, namespace)
-    except (AssertionError, NotImplementedError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None

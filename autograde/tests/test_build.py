@@ -5,11 +5,10 @@ import sys
 
 import nbformat
 import pytest
-from nbgrader.apps import NbGraderAPI
 
 from autograde import build, generated, inline, lint
 from autograde.chapter import LANGUAGES, load_chapter, load_chapters
-from autograde.course import course_config
+from autograde.course import SOURCE_LANGUAGE, prepare_course
 from autograde.errors import InputError
 
 
@@ -40,6 +39,12 @@ def test_only_what_is_used_is_inlined(tiny):
     assert folded.source.startswith("#@title") and "from toolkit" not in folded.source
     trimmed = tiny({"case, check, demo, hidden_rng, scorecard, why": "case, check, hidden_rng, scorecard"})
     assert "def demo(" not in sources(build.release_notebook(trimmed, "en"))
+
+
+def test_checks_are_folded_behind_a_title(tiny):
+    cell = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "test_double")
+    assert cell.source.startswith("#@title [T1] 检查，运行这一格 · check, run this cell {")
+    assert cell.metadata.jupyter.source_hidden and cell.metadata.cellView == "form"
 
 
 def test_inlined_helpers_are_complete():
@@ -76,13 +81,9 @@ def test_both_languages_share_code_and_grade_ids(chapter):
 
 @pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name)
 def test_the_release_is_what_nbgrader_makes(chapter, tmp_path):
-    folder = tmp_path / "source" / chapter.name
-    folder.mkdir(parents=True)
-    (folder / f"{chapter.name}.ipynb").write_text(build.text(build.source_notebook(chapter, "zh")), encoding="utf-8")
-    result = NbGraderAPI(config=course_config(tmp_path)).generate_assignment(chapter.name)
-    assert result["success"], result["log"]
+    prepare_course(tmp_path, chapters=[chapter])
     made = (tmp_path / "release" / chapter.name / f"{chapter.name}.ipynb").read_text(encoding="utf-8")
-    assert json.loads(made) == json.loads(build.text(build.release_notebook(chapter, "zh")))
+    assert json.loads(made) == json.loads(build.text(build.release_notebook(chapter, SOURCE_LANGUAGE)))
 
 
 def test_builds_are_the_same_to_the_byte_in_another_process(tmp_path):
@@ -137,7 +138,7 @@ def test_a_sound_chapter_has_no_problem(tiny):
     ({'tags=["wrong"] todo="double" name="squared" hint="squared"': "tags=[]"}, "defines double; tag it wrong"),
     ({"# %%\nscorecard()": "# %%\ntwice_the_number = number + number"}, "which is part of"),
     ({"### BEGIN HIDDEN TESTS\n": "", "### END HIDDEN TESTS\n": ""}, "shows a hidden test"),
-    ({'NotImplementedError("TODO 1 尚': 'NotImplementedError("TODO 2 尚'}, 'raise NotImplementedError("TODO 1'),
+    ({"TODO 1 尚未完成 · TODO 1 is": "TODO 2 尚未完成 · TODO 2 is"}, 'raise NotImplementedError("TODO 1'),
 ])
 def test_a_faulty_chapter_is_named_with_its_cell(tiny, replace, message):
     assert message in "\n".join(lint.problems(tiny(replace)))
@@ -154,12 +155,18 @@ def test_an_unbalanced_marker_is_named_before_nbgrader_trips_over_it(tiny, marke
 
 @pytest.mark.parametrize(("replace", "message"), [
     ({'todo="double" name="squared" hint="squared"': 'todo="double" name="squared"'}, "needs hint"),
+    ({'[["number + number", "number + 1"]]': '[["number", "numbers"]]'}, "matches 7 places of the solution"),
     ({'todo="double" name="shifted"': 'todo="triple" name="shifted"'}, "todo='triple' is not one of"),
 ])
 def test_a_variant_without_its_labels_is_refused(tiny, replace, message):
     with pytest.raises(InputError, match="01_doubling.py, cell") as caught:
         tiny(replace)
     assert message in str(caught.value)
+
+
+def test_an_edit_gives_the_solution_with_one_slip(tiny):
+    variant = next(variant for variant in tiny().variants if variant.name == "one-more")
+    assert variant.source.endswith("    twice_the_number = number + 1\n    return twice_the_number")
 
 
 def test_a_missing_script_is_named(tmp_path):
