@@ -173,7 +173,7 @@ def _inline_helpers(cell, chapter, original):
 
 def _fold(cell, title):
     """Show a cell as its title: JupyterLab hides the source behind its first line, Colab behind the form's title."""
-    cell.source = f'#@title {title} {{ display-mode: "form" }}\n{cell.source}'
+    cell.source = f"#@title {title}\n{cell.source}"
     cell.metadata["cellView"] = "form"
     cell.metadata["jupyter"] = {"source_hidden": True}
 

@@ -43,7 +43,7 @@ def test_only_what_is_used_is_inlined(tiny):
 
 def test_checks_are_folded_behind_a_title(tiny):
     cell = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "test_double")
-    assert cell.source.startswith("#@title [T1] 检查，运行这一格 · check, run this cell {")
+    assert cell.source.startswith("#@title [T1] 检查，运行这一格 · check, run this cell\n")
     assert cell.metadata.jupyter.source_hidden and cell.metadata.cellView == "form"
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+
 from toolkit import checks
 from toolkit.checks import case, check, demo, difference, hidden_rng, scorecard, why
 

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+
 from toolkit import pictures
 from toolkit.pictures import plot_policy_map, plot_tiers
 from toolkit.traces import Trace, synthetic_azure

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from toolkit import traces
 from toolkit.traces import AZURE_FITS, Trace, azure_trace, fit_azure, read_azure_csv, synthetic_azure
 
