@@ -165,6 +165,37 @@ def test_recorded_answers_stand_in_for_a_wrong_todo(capsys):
     assert able({}, {"ok": True}) == {"ok": False}, "the learner's own function is put back"
 
 
+def test_recorded_answers_are_found_by_keyword_too():
+    define(able=lambda request, pool: {"ok": False}, route=lambda pool: able(pool=pool, request={})["ok"])
+    answers = {"able": [(({}, {"ok": True}), {"ok": True})]}
+    check("test_route", "route", [case({"ok": True}, want=True, hint="h")], stand_ins=answers)
+
+
+def test_state_is_told_although_recorded_answers_fail_too():
+    seen = []
+
+    def route(pool):
+        seen.append(pool)
+        return len(seen)
+    define(able=able, route=route)
+    assert checks.STATE_HINT in failing_line(
+        AssertionError, "test_route", "route", [case({"ok": True}, want=1, hint="h")], stand_ins={"able": []})
+
+
+def test_a_forgotten_return_is_told():
+    define(need=lambda n: None)
+    assert checks.NONE_HINT in failing_line(AssertionError, "test_need", "need", [case(1, want="a", hint="h")])
+
+
+def test_other_fields_are_told_but_not_in_place_of_an_inner_hint():
+    define(need=lambda n: {"mod": "x"})
+    assert checks.FIELDS_HINT in failing_line(
+        AssertionError, "test_need", "need", [case(1, want={"mode": "x"}, hint="inner")])
+    define(need=lambda n: {"rejected": {"a": []}})
+    line = failing_line(AssertionError, "test_need", "need", [case(1, want={"rejected": {"b": []}}, hint="inner")])
+    assert "inner" in line and checks.FIELDS_HINT not in line
+
+
 def test_recorded_answers_do_not_repair_a_wrong_answer():
     define(able=lambda request, pool: {"ok": True}, route=lambda pool: not able({}, pool)["ok"])
     answers = {"able": [(({}, {"ok": True}), {"ok": True})]}
