@@ -148,15 +148,21 @@ def test_no_page_holds_a_hidden_test(sample):
 
 def leaked(page, chapter_name):
     """Lines of hidden tests that a page shows."""
+    shown = html.unescape(re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")))
+    return [line for line in hidden_lines(chapter_name) if line in shown]
+
+
+@functools.cache
+def hidden_lines(chapter_name):
+    """Lines of the chapter's hidden tests that stand in no learner's notebook."""
     source, release = (
-        {line.strip() for cell in make(by_name(chapter_name), "en").cells if nbgrader(cell).get("grade")
-         for line in cell.source.split("\n")}
+        [line.strip() for cell in make(by_name(chapter_name), "en").cells if nbgrader(cell).get("grade")
+         for line in cell.source.split("\n")]
         for make in (build.source_notebook, build.release_notebook)
     )
-    shown = html.unescape(re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")))
     hidden = [line for line in source if len(line) > 12 and line not in "\n".join(release)]
     assert len(hidden) > 10
-    return [line for line in hidden if line in shown]
+    return hidden
 
 
 def by_name(name):
@@ -264,11 +270,21 @@ def test_a_worse_second_submission_replaces_the_first(hand_in, tmp_path):
     no_test.cells = [cell for cell in no_test.cells if not nbgrader(cell).get("grade")]
     hand_in("ann", no_test)
     assert verdicts(grade_class(submissions, results))["ann"][0] == 0
+
+
+@pytest.mark.slow
+def test_an_unreadable_second_submission_leaves_the_first_one_s_result(hand_in, tmp_path):
+    results = tmp_path / "results"
+    submissions = hand_in("ann", answered(RIGHT))
+    hand_in("bo", "{")
+    grade_class(submissions, results)
     hand_in("ann", "{")
-    assert verdicts(grade_class(submissions, results))["ann"][0] == 0
-    assert not (results / "feedback" / "ann" / DOUBLING).exists()  # the page of the first would mislead
+    got = verdicts(grade_class(submissions, results))
+    assert got["ann"][0] == 2 and "cut off or damaged" in got["ann"][1] and "earlier result stands: [T1] ok" in got["ann"][1]
+    assert got["bo"][0] == 0
+    assert (results / "feedback" / "ann" / DOUBLING / f"{DOUBLING}.html").exists()
     with open_gradebook(results) as gradebook:
-        assert gradebook.assignment_submissions(DOUBLING) == []
+        assert gradebook.find_submission(DOUBLING, "ann").score == 2
 
 
 @pytest.mark.slow
