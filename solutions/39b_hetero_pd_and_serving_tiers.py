@@ -456,7 +456,9 @@ HINT_TIE = "一样快时选 transfer · a tie goes to transfer"
 HINT_FOUR = "transfer_ms 四舍五入到 4 位小数 · round transfer_ms to 4 decimals"
 HINT_LATE = "先比较，后舍入：用未舍入的传输时间比较 · compare before rounding, with the unrounded transfer time"
 HINT_AS_GIVEN = "recompute_ms 原样返回，不舍入 · recompute_ms is returned as given, not rounded"
+HINT_FORMULA = "transfer_ms = MB × 8 / Gbps"
 check("test_handoff_tie_and_rounding", "choose_handoff_mode", [
+    case(250, 100, 12, want={"mode": "transfer", "transfer_ms": 3.2, "recompute_ms": 12.0}, hint=HINT_FORMULA),
     case(200, 100, 4, want={"mode": "transfer", "transfer_ms": 4.0, "recompute_ms": 4.0}, hint=HINT_TIE),
     case(64, 96, 12, want={"mode": "transfer", "transfer_ms": 12.0, "recompute_ms": 12.0}, hint=HINT_TIE),
     case(30, 100, 40, want={"mode": "transfer", "transfer_ms": 26.6667, "recompute_ms": 40.0}, hint=HINT_FOUR),
@@ -503,7 +505,9 @@ HINT_LINK = "链路小于等于 0：ValueError · a link of 0 or below: ValueErr
 HINT_NEGATIVE_SIZE = "大小为负：ValueError · a negative size: ValueError"
 HINT_NEGATIVE_TIME = "重算时间为负：ValueError · a negative recompute time: ValueError"
 HINT_ZERO = "大小为 0 或重算时间为 0 是合法输入 · size 0 and recompute time 0 are valid"
+HINT_FORMULA = "transfer_ms = MB × 8 / Gbps"
 check("test_handoff_invalid", "choose_handoff_mode", [
+    case(250, 100, 12, want={"mode": "transfer", "transfer_ms": 3.2, "recompute_ms": 12.0}, hint=HINT_FORMULA),
     case(0, 100, 12, raises=ValueError, hint=HINT_LINK),
     case(-25, 100, 12, raises=ValueError, hint=HINT_LINK),
     case(200, -100, 12, raises=ValueError, hint=HINT_NEGATIVE_SIZE),
