@@ -1,4 +1,4 @@
-"""Command line of the course: build notebooks, check one, grade a class."""
+"""Command line of the course: build notebooks, check one, grade a class, look at a trace."""
 import argparse
 import sys
 from pathlib import Path
@@ -35,6 +35,10 @@ def _parser():
     grade.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     grade.add_argument("--db", metavar="URL", help="SQLAlchemy address of the gradebook (default: SQLite in DIR)")
     grade.set_defaults(run=_grade)
+
+    trace = commands.add_parser("trace", help="print the figures of a request trace in Azure's format")
+    trace.add_argument("file", type=Path)
+    trace.set_defaults(run=_trace)
 
     mutate = commands.add_parser("mutate", help="mutation run: do the test cells kill every mutant?")
     mutate.add_argument("chapter", nargs="?", help="name of one chapter (default: all)")
@@ -75,6 +79,18 @@ def _grade(options):
 
     print_table(grade_class(options.submissions, options.results, options.db))
     print(f"{options.results}: marks.csv, gradebook.db, feedback/")
+    return 0
+
+
+def _trace(options):
+    from toolkit.traces import describe, read_azure_csv
+
+    try:
+        print(describe(read_azure_csv(options.file)))
+    except FileNotFoundError:
+        raise InputError(f"{options.file}: no such file; expected a trace in Azure's CSV format") from None
+    except ValueError as error:
+        raise InputError(error) from None
     return 0
 
 

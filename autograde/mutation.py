@@ -19,6 +19,7 @@ WANTED = 0.98
 EQUIVALENT = {
     r"raise ValueError\(.*→ raise ValueError\(": "the contract asks for a ValueError, not for the words in it",
     r'(.*)\.get\("healthy", False\)(.*) → \1\.get\("healthy", (None)?\)\2': "a missing health is falsy either way",
+    r'(.*)\("queue_delay_ms", 0\.0\)(.*) → \1\("queue_delay_ms", 1\.0\)\2': "1 ms is below the 100 ms trigger too",
 }
 
 _CONFIG = """\

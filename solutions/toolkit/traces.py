@@ -185,6 +185,24 @@ def fit_azure(trace, window_s):
     }
 
 
+def describe(trace, long_prompt_threshold=2048, long_decode_threshold=256):
+    """The trace in figures, as text: span, quantiles (sorted value at index floor(p * n)), the three classes."""
+    def quantiles(tokens):
+        ordered = np.sort(tokens)
+        return " / ".join(f"{ordered[int(level * len(ordered))]:,}" for level in (0.5, 0.9, 0.99))
+
+    long_prompt = trace.prompt_tokens > long_prompt_threshold
+    long_decode = trace.decode_tokens > long_decode_threshold
+    prefill, decode = int((long_prompt & ~long_decode).sum()), int((long_decode & ~long_prompt).sum())
+    return "\n".join([
+        f"{trace.name}: {len(trace):,} requests in {trace.arrival_s[-1]:,.1f} s ({trace.origin})",
+        f"prompt tokens p50 / p90 / p99: {quantiles(trace.prompt_tokens)}",
+        f"generated tokens p50 / p90 / p99: {quantiles(trace.decode_tokens)}",
+        f"prefill / decode / shared (prompt > {long_prompt_threshold}, generated > {long_decode_threshold}): "
+        f"{prefill:,} / {decode:,} / {len(trace) - prefill - decode:,}",
+    ])
+
+
 def _check_kind(kind):
     if kind not in AZURE_FILES:
         raise ValueError(f"unknown trace {kind!r}, expected one of: {', '.join(AZURE_FILES)}")
