@@ -50,12 +50,16 @@ def inlined(wanted):
     modules = {}
     for module in wanted:
         _load(module, modules)
-    owner = {}
+    owner, bound = {}, {}
     for module, parts in modules.items():
-        for name in {name for part in parts if not part.is_import for name in part.binds}:
-            if name in owner:
-                raise InputError(f"toolkit/{module}.py and toolkit/{owner[name]}.py both define {name}")
-            owner[name] = module
+        for part in parts:
+            for name in part.binds:
+                # All modules share the notebook's namespace: a name means one thing, whoever binds it.
+                meaning = part.source if part.is_import else f"{module}.py"
+                if bound.setdefault(name, meaning) != meaning:
+                    raise InputError(f"toolkit/{module}.py: {name} is also bound elsewhere: {bound[name]}")
+                if not part.is_import:
+                    owner[name] = module
     needed, queue = set(), [name for names in wanted.values() for name in names]
     for module, names in wanted.items():
         for name in names:
@@ -103,6 +107,8 @@ def _load(module, modules):
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit."):
             _load(node.module.removeprefix("toolkit."), modules)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            parts += _import_parts(node)
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             parts.append(_part(node, _text(lines, node, end), module))
         end = node.end_lineno
@@ -116,11 +122,19 @@ def _text(lines, node, previous_end):
     return "\n".join(lines[first:node.end_lineno])
 
 
+def _import_parts(node):
+    """One part for each imported name, so that only those in use are taken."""
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            one = ast.ImportFrom(node.module, [alias], node.level)
+        else:
+            one = ast.Import([alias])
+        name = (alias.asname or alias.name).split(".")[0]
+        yield _Part(frozenset({name}), frozenset(), ast.unparse(one), True)
+
+
 def _part(node, text, module):
-    is_import = isinstance(node, (ast.Import, ast.ImportFrom))
-    if is_import:
-        binds = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         binds = {node.name}
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -128,5 +142,5 @@ def _part(node, text, module):
         binds = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     else:
         raise InputError(f"toolkit/{module}.py line {node.lineno}: not an import, a definition or an assignment")
-    uses = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - (set() if is_import else binds)
-    return _Part(frozenset(binds), frozenset(uses), text, is_import)
+    uses = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - binds
+    return _Part(frozenset(binds), frozenset(uses), text, False)

@@ -185,3 +185,13 @@ def test_a_stale_notebook_is_named_with_its_cell(tmp_path):
     copy = tmp_path / path.name
     copy.write_text(json.dumps(notebook), encoding="utf-8")
     assert f"cell 2 (id {notebook['cells'][1]['id']})" in generated._first_difference(copy, text.encode())
+
+
+def test_two_meanings_of_a_name_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(inline, "TOOLKIT", tmp_path)
+    (tmp_path / "a.py").write_text("from pathlib import Path\n\n\ndef one():\n    return Path()\n", encoding="utf-8")
+    (tmp_path / "b.py").write_text("from toolkit.a import one\n\n\nclass Path:\n    there = one\n", encoding="utf-8")
+    with pytest.raises(InputError, match="toolkit/b.py: Path is also bound elsewhere: from pathlib import Path"):
+        inline.inlined({"b": ["Path"]})
+    (tmp_path / "b.py").write_text("from pathlib import Path\n\n\ndef two():\n    return Path()\n", encoding="utf-8")
+    assert inline.inlined({"a": ["one"], "b": ["two"]}).count("from pathlib import Path") == 2
