@@ -1,0 +1,231 @@
+"""Panels: a kept picture, sliders that redraw only what moved, and a line that states what is shown.
+
+Only core widgets are used, the same in ipywidgets 7 and 8. Without ipywidgets a panel is its picture with
+default values and the line. Text inside figures is English: matplotlib's fonts draw Chinese as boxes.
+"""
+import base64
+import contextlib
+import html
+import io
+import warnings
+from typing import NamedTuple
+
+PANEL_DPI = 100
+VIEW_TYPE = "application/vnd.jupyter.widget-view+json"
+HOW_TO_GET_SLIDERS = (
+    "这是默认值的静态图；要滑块，请运行 %pip install ipywidgets，然后刷新页面、重启内核"
+    " · A static picture with default values; for sliders run %pip install ipywidgets, then reload the page"
+    " and restart the kernel"
+)
+
+
+class Knob(NamedTuple):
+    """One control of a panel; make it with `panel_slider`, `panel_choice` or `panel_toggle`."""
+
+    kind: str
+    name: str
+    label: str
+    options: tuple  # (text, value) pairs
+    default: object
+
+
+class Shown(NamedTuple):
+    """What a panel shows now, in words: one sentence or two in each language, and perhaps a table.
+
+    `table`: rows of texts, the first row is the header.
+    """
+
+    zh: str
+    en: str
+    table: tuple = ()
+
+
+def panel_slider(name, label, values, default, unit="", text="{:g}"):
+    """A slider over the given values; `text` formats the number beside it, `unit` goes into the label."""
+    label = f"{label} ({unit})" if unit else label
+    return Knob("slider", name, label, tuple((text.format(v), v) for v in values), default)
+
+
+def panel_choice(name, label, options, default):
+    """A drop-down list; `options` are (text, value) pairs."""
+    return Knob("choice", name, label, tuple(options), default)
+
+
+def panel_toggle(name, label, default):
+    """A check box."""
+    return Knob("toggle", name, label, (("on", True), ("off", False)), default)
+
+
+def panel_figure(width_px, height_px):
+    """A Figure with an Agg canvas that no pyplot list knows: nothing shows or closes it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_px / PANEL_DPI, height_px / PANEL_DPI), dpi=PANEL_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def panel_answers(function, inputs):
+    """(answers, problem): what `function(*one)` returns for each input, in silence.
+
+    `problem` is "" or says why the answers stop: "unfinished" for NotImplementedError, else the error.
+    """
+    answers = []
+    # A print left in the function would fill the page at each move of a slider.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one in inputs:
+            try:
+                answers.append(function(*one))
+            except NotImplementedError:
+                return answers, "unfinished"
+            except Exception as error:  # a wrong answer must not stop the panel
+                return answers, f"{type(error).__name__}: {error}"
+    return answers, ""
+
+
+def panel_trouble(name, problem):
+    """What to say, in Chinese and in English, when `panel_answers` reports a problem of this function."""
+    if problem == "unfinished":
+        return f"{name} 尚未完成，所以没有它的结果；滑块仍可使用。", f"{name} is not done yet, so it shows nothing; the sliders work."
+    return f"{name} 报错 {problem}", f"{name} raises {problem}"
+
+
+def panel_ascii(text):
+    """The text with what matplotlib cannot draw, or would read as a formula, as escapes."""
+    return text.encode("ascii", "backslashreplace").decode().replace("$", r"\u0024")
+
+
+class Panel:
+    """A picture with controls; make it a cell's last expression.
+
+    figure: drawn once but for the artists in `layers`, lists from the lowest to the topmost, which
+    `update(values)` changes; it returns a `Shown`. A layer is drawn again only when an artist in it, or in
+    one below, has changed: what moves most goes last.
+    columns: lists of Knobs, set side by side. `values` maps each knob's name to its present value.
+    `name` is one lower-case word, `title` a bilingual heading.
+    """
+
+    def __init__(self, name, title, figure, layers, update, columns):
+        self.name, self.title = name, title
+        self.values = {knob.name: knob.default for column in columns for knob in column}
+        self._figure, self._layers, self._update = figure, layers, update
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # matplotlib 3.10 warns of pyparsing: text on stderr fails nbval
+            for artist in (artist for layer in layers for artist in layer):
+                artist.set_animated(True)  # left out of the background
+            figure.canvas.draw()
+            self._grounds = [figure.canvas.copy_from_bbox(figure.bbox)]  # what lies below each layer
+            self.shown = update(self.values)
+            self.png = self._draw()
+        self.controls, self.picture, self._line, self.box = {}, None, None, None
+        with contextlib.suppress(ImportError):
+            self._make_widgets(columns)
+
+    def move(self, **values):
+        """Set controls by name, as a hand on the sliders would."""
+        for name, value in values.items():
+            if name not in self.values:
+                raise KeyError(f"this panel has no control {name!r}, only {', '.join(self.values)}")
+            if self.controls:
+                self.controls[name].value = value
+            else:
+                self.values[name] = value
+                self._redraw()
+
+    @property
+    def text(self):
+        """The line under the picture as plain text."""
+        rows = [" | ".join(row) for row in self.shown.table]
+        return "\n".join([self.shown.zh, self.shown.en, *rows])
+
+    def _draw(self):
+        from PIL import Image
+
+        canvas = self._figure.canvas
+        changed = [any(artist.stale for artist in layer) for layer in self._layers]
+        first = min(changed.index(True) if True in changed else len(changed), len(self._grounds) - 1)
+        canvas.restore_region(self._grounds[first])
+        del self._grounds[first + 1:]
+        for layer in self._layers[first:]:
+            for artist in layer:
+                (artist.axes or self._figure).draw_artist(artist)
+                artist.stale = False  # matplotlib leaves it on for what is invisible or empty
+            self._grounds.append(canvas.copy_from_bbox(self._figure.bbox))
+        png = io.BytesIO()
+        image = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
+        image.convert("RGB").save(png, "png", compress_level=1)
+        return png.getvalue()
+
+    def _redraw(self):
+        self.shown = self._update(self.values)
+        self.png = self._draw()
+        if self.picture is not None:
+            self.picture.value = self.png
+            self._line.value = self._line_html()
+
+    def _line_html(self):
+        zh, en = html.escape(self.shown.zh), html.escape(self.shown.en)
+        rows = [
+            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+            for tag, row in zip(["th", *["td"] * len(self.shown.table)], self.shown.table)
+        ]
+        table = f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>" if rows else ""
+        return f"<div role='status' style='line-height:1.5'><p lang='zh'>{zh}</p><p lang='en'>{en}</p>{table}</div>"
+
+    def _make_widgets(self, columns):
+        import ipywidgets
+
+        width, height = self._figure.canvas.get_width_height()
+        self.picture = ipywidgets.Image(
+            value=self.png, format="png", width=width, height=height,
+            # A fixed box: the page must not move while a picture changes.
+            layout={
+                "width": f"{width}px", "height": f"{height}px", "min_height": f"{height}px",
+                "max_width": "100%", "object_fit": "contain",
+            },
+        )
+        self._line = ipywidgets.HTML(value=self._line_html(), layout={"width": f"{width}px", "max_width": "100%"})
+        share = width // len(columns)
+        self.controls = {knob.name: _control(ipywidgets, knob, share) for column in columns for knob in column}
+        knobs = ipywidgets.HBox([
+            ipywidgets.VBox([self.controls[knob.name] for knob in column], layout={"width": f"{share}px"})
+            for column in columns
+        ])
+        # While the widgets live, the line of the saved picture would say everything twice.
+        heading = ipywidgets.HTML(f"<b>{html.escape(self.title)}</b><style>.{self._still_class()}{{display:none}}</style>")
+        self.box = ipywidgets.VBox([heading, self.picture, knobs, self._line])
+        for name, control in self.controls.items():
+            control.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
+
+    def _moved(self, name, value):
+        self.values[name] = value
+        self._redraw()
+
+    def _still_class(self):
+        return f"panel-still-{self.name}"
+
+    def _ipython_display_(self):
+        """Show the widgets; beside them goes the picture that GitHub and other readers without a kernel show."""
+        from IPython.display import display
+
+        bundle = {"text/plain": self.title, "image/png": base64.b64encode(self.png).decode()}
+        if self.box is not None:
+            bundle[VIEW_TYPE] = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        display(bundle, raw=True, metadata={"image/png": {"alt": f"{self.title}. {self.shown.en}"}})
+        line, text = self._line_html(), self.text
+        if self.box is None:
+            line, text = f"{line}<p>{html.escape(HOW_TO_GET_SLIDERS)}</p>", f"{text}\n{HOW_TO_GET_SLIDERS}"
+        display({"text/plain": text, "text/html": f"<div class='{self._still_class()}'>{line}</div>"}, raw=True)
+
+
+def _control(ipywidgets, knob, width):
+    """The core widget of a knob, in a column of so many pixels; all of them take the keyboard."""
+    style, layout = {"description_width": f"{width // 2}px"}, {"width": "98%"}
+    if knob.kind == "toggle":
+        return ipywidgets.Checkbox(value=knob.default, description=knob.label, style=style, layout=layout)
+    kind = ipywidgets.SelectionSlider if knob.kind == "slider" else ipywidgets.Dropdown
+    return kind(
+        options=list(knob.options), value=knob.default, description=knob.label, style=style, layout=layout
+    )
