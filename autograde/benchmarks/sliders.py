@@ -1,0 +1,261 @@
+"""How a slider feels: from key press to changed picture, in a real JupyterLab and a real browser.
+
+`python -m autograde.benchmarks.sliders` opens our crossover panel and the same plot made with
+`interact` and `plt.show`, presses arrow keys in both, and ends with one JSON line:
+
+- median_ms, p95_ms: key press to decoded new picture, our panel, single presses;
+- settle_ms: from the last of 50 quick presses to the last change of the picture;
+- interact_median_ms, ratio: the same press with `interact`, and how many times slower that is;
+- node_kept: whether the image node stayed the same; page_jump_px: how far it moved on the page.
+"""
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+from nbformat import v4
+
+from autograde.errors import InputError
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+START_SECONDS = 90
+PANEL_SOURCE = "from toolkit.crossover_panels import crossover_panel\ncrossover_panel()"
+INTERACT_SOURCE = """
+import matplotlib.pyplot as plt
+import numpy as np
+from ipywidgets import SelectionSlider, interact
+from toolkit.costs import GPUS, MODELS, prefill_recompute, transfer_ms
+from toolkit.crossover_panels import example_cpu_sources, link_values
+
+
+def plot(link_gbps):
+    figure, plots = plt.subplots(1, 2, figsize=(9, 4), dpi=100)
+    gpu = prefill_recompute(MODELS["Llama-3.1-8B"], GPUS["H100 SXM"])
+    for axes, recompute, link, most in (
+        (plots[0], example_cpu_sources()[1].recompute, link_gbps, 4096), (plots[1], gpu, 25, 131072),
+    ):
+        n = np.geomspace(32, most, 120)
+        axes.plot(n, transfer_ms(n * recompute.kv_bytes / 1e6, link), "--")
+        axes.plot(n, recompute.ms(n))
+        crossings = np.array(recompute.crossing_tokens(link))
+        axes.plot(crossings, recompute.ms(crossings), "kD")
+        axes.set(xscale="log", yscale="log", xlabel="prompt tokens", ylabel="ms", title=f"link {link:g} Gbps")
+        axes.grid()
+    plt.show()
+
+
+interact(plot, link_gbps=SelectionSlider(options=link_values(0.02, 2), value=0.17))
+"""
+# Notes each key press, and each change of a picture below the cell once it is decoded.
+WATCH = """
+selector => {
+  const area = document.querySelector(selector);
+  const seen = window.watched = {pressed: [], changed: [], tops: [], image: area.querySelector('img')};
+  document.addEventListener('keydown', event => seen.pressed.push(event.timeStamp), true);
+  const note = image => image.decode().then(() => seen.changed.push(performance.now()), () => {});
+  new MutationObserver(records => {
+    const images = new Set();
+    for (const record of records) {
+      if (record.type === 'attributes') images.add(record.target);
+      for (const node of record.addedNodes)
+        if (node.nodeType === 1) for (const image of node.matches('img') ? [node] : node.querySelectorAll('img'))
+          images.add(image);
+    }
+    images.forEach(note);
+  }).observe(area, {subtree: true, childList: true, attributes: true, attributeFilter: ['src']});
+  const follow = () => {
+    seen.tops.push(seen.image.getBoundingClientRect().top);
+    requestAnimationFrame(follow);
+  };
+  follow();
+}
+"""
+OUTPUT_AREA = ".jp-Cell-outputArea"
+KERNEL_IDLE = "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+
+def main(arguments=None):
+    """Run the benchmark; returns the exit status: 1 when the node was replaced or the page jumped."""
+    parser = argparse.ArgumentParser(prog="python -m autograde.benchmarks.sliders", description=__doc__.split("\n")[0])
+    parser.add_argument("--presses", type=int, default=100, help="single key presses in our panel")
+    parser.add_argument("--quick", type=int, default=50, help="key presses without a pause")
+    parser.add_argument("--interact-presses", type=int, default=20, help="single key presses with interact")
+    parser.add_argument("--browser", help="path of a Chromium; default: the one on PATH")
+    options = parser.parse_args(arguments)
+    try:
+        result = measure(options.presses, options.quick, options.interact_presses, options.browser)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(result))
+    return 0 if result["node_kept"] and result["page_jump_px"] < 1 else 1
+
+
+def measure(presses=100, quick=50, interact_presses=20, browser=None):
+    """The figures of the module's docstring, as a dict. Raises InputError when no browser can be driven."""
+    playwright, executable = _browser(browser)
+    with tempfile.TemporaryDirectory() as folder, _lab(Path(folder)) as address, playwright() as driver:
+        try:
+            chromium = driver.chromium.launch(executable_path=executable, args=BROWSER_ARGS)
+        except Exception as error:  # playwright's own error types say the same in many lines
+            raise InputError(f"{executable}: the browser does not start: {str(error).splitlines()[0]}") from None
+        with contextlib.closing(chromium):
+            page = _open(chromium, address, "panel.ipynb")
+            ours = _single_presses(page, presses)
+            settle_ms = _quick_presses(page, quick)
+            kept = page.evaluate(f"watched.image === document.querySelector('{OUTPUT_AREA} img')")
+            jump = page.evaluate("Math.max(...watched.tops) - Math.min(...watched.tops)")
+            page.close()
+            page = _open(chromium, address, "interact.ipynb")
+            theirs = statistics.median(_single_presses(page, interact_presses))
+    median = statistics.median(ours)
+    return {
+        "median_ms": round(median, 1),
+        "p95_ms": round(sorted(ours)[min(int(0.95 * len(ours)), len(ours) - 1)], 1),
+        "settle_ms": round(settle_ms, 1),
+        "interact_median_ms": round(theirs, 1),
+        "ratio": round(theirs / median, 1),
+        "node_kept": kept,
+        "page_jump_px": round(jump, 1),
+    }
+
+
+def _browser(path):
+    """(playwright's context manager, path of the browser)"""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise InputError("playwright is missing: pip install playwright") from None
+    found = path or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not found or not Path(found).is_file():
+        raise InputError(f"no browser at {path or 'any name on PATH'}: install one of {', '.join(BROWSERS)}")
+    return sync_playwright, found
+
+
+@contextlib.contextmanager
+def _lab(folder):
+    """A JupyterLab of its own on loopback, with both notebooks; yields its address as (base, token)."""
+    for name, source in (("panel", PANEL_SOURCE), ("interact", INTERACT_SOURCE)):
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = v4.new_notebook(cells=[v4.new_code_cell(source.strip())], metadata=kernel)
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    settings = folder / "settings"
+    news = settings / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false"}')  # else a dialog covers the notebook
+    environment = {
+        **os.environ, "JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "spaces"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "IPYTHONDIR": str(folder / "ipython"), "COURSE_OFFLINE": "1", "JUPYTER_TOKEN": token,
+    }
+    log = folder / "lab.log"
+    with log.open("wb") as sink:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser",
+             "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+             f"--ServerApp.root_dir={folder}"],
+            env=environment, stdout=sink, stderr=subprocess.STDOUT, cwd=folder,
+        )
+        try:
+            base = f"http://127.0.0.1:{port}"
+            _wait_for_server(server, f"{base}/api/status?token={token}", log)
+            yield base, token
+        finally:
+            server.terminate()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _wait_for_server(server, url, log):
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.3)
+    last = log.read_text(errors="replace").strip().splitlines()[-1:]
+    raise InputError(f"JupyterLab does not answer: {' '.join(last)}")
+
+
+def _open(chromium, address, name):
+    """A page with the notebook, run, its first slider focused, and the watch set."""
+    from playwright.sync_api import TimeoutError
+
+    base, token = address
+    page = chromium.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(f"{base}/lab/tree/{name}?token={token}&reset", timeout=START_SECONDS * 1000)
+    ready = "window.jupyterapp && document.querySelector('.jp-Notebook .jp-CodeCell')"
+    page.wait_for_function(ready, timeout=START_SECONDS * 1000)
+    for _ in range(6):
+        # A cell that is run just when the kernel comes up can be lost: wait for it, and run again if need be.
+        with contextlib.suppress(TimeoutError):
+            page.wait_for_function(KERNEL_IDLE, timeout=20_000)
+        page.wait_for_timeout(1000)
+        if page.is_visible(".jp-Dialog .jp-mod-accept"):  # the question for a kernel, when it came too late
+            page.click(".jp-Dialog .jp-mod-accept")
+        # Not awaited: its promise does not settle while such a question is open.
+        page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        try:
+            page.wait_for_selector(f"{OUTPUT_AREA} img", timeout=20_000)
+            page.wait_for_selector(f"{OUTPUT_AREA} .noUi-handle", timeout=20_000)
+            break
+        except TimeoutError:
+            continue
+    else:
+        raise InputError(f"{name}: no picture with a slider appears in JupyterLab")
+    page.wait_for_timeout(2000)
+    page.evaluate(WATCH, OUTPUT_AREA)
+    page.focus(f"{OUTPUT_AREA} .noUi-handle")
+    page.keyboard.press("Home")
+    page.wait_for_timeout(1500)
+    return page
+
+
+def _single_presses(page, count):
+    """Milliseconds from each key press to its new picture."""
+    times = []
+    for key in _keys(count):
+        page.evaluate("() => { watched.pressed.length = 0; watched.changed.length = 0; }")
+        page.keyboard.press(key)
+        page.wait_for_function("watched.changed.length > 0", timeout=30_000)
+        times.append(page.evaluate("watched.changed[0] - watched.pressed[0]"))
+        page.wait_for_timeout(60)  # nothing of this press may be left when the next one comes
+    return times
+
+
+def _quick_presses(page, count):
+    """Milliseconds from the last of `count` presses without a pause to the last new picture."""
+    page.keyboard.press("Home")
+    page.wait_for_timeout(1500)
+    page.evaluate("() => { watched.pressed.length = 0; watched.changed.length = 0; }")
+    for key in _keys(count):
+        page.keyboard.press(key)
+    page.wait_for_timeout(3000)
+    return page.evaluate("Math.max(...watched.changed) - Math.max(...watched.pressed)")
+
+
+def _keys(count):
+    """Arrow keys that walk up and down the slider; each one changes its value."""
+    return [("ArrowRight", "ArrowLeft")[press // 20 % 2] for press in range(count)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
