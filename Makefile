@@ -11,9 +11,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: lab build check test grade nbval mutate clean
 
 lab: .venv/installed build
+	@# Learners work in copies, so that a newer course overwrites nobody's answers.
+	mkdir -p my-work && cp -Rn course/. my-work/
 	@# nbgrader finds the course through its configuration under autograde/.
-	JUPYTER_CONFIG_PATH=$(CURDIR)/autograde $(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) \
-	    --LabApp.default_url=/lab/tree/course $(LAB_ARGS)
+	JUPYTER_CONFIG_PATH="$(CURDIR)/autograde" $(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
+	    --LabApp.default_url=/lab/tree/my-work $(LAB_ARGS)
 
 build: .venv/installed
 	$(BIN)/python -m autograde build
@@ -26,7 +28,7 @@ test: .venv/installed
 	$(BIN)/python -m pytest
 
 grade: .venv/installed
-	$(BIN)/python -m autograde grade $(SUBMISSIONS) --results $(RESULTS)
+	$(BIN)/python -m autograde grade "$(SUBMISSIONS)" --results "$(RESULTS)"
 
 mutate: .venv/installed
 	$(BIN)/python -m autograde mutate

@@ -29,6 +29,7 @@ from autograde.errors import InputError
 from autograde.paths import COURSE, ROOT
 
 CODE_STUB = "# 在这里写你的代码 · write your code here"
+CHECK_NAMES = ("case", "check", "hidden_rng")  # what test cells may use of the tools
 BADGES = "<!-- badges -->"
 TOOLS_TITLE = "课程工具，先运行这一格 · course tools, run this cell first"
 _MODELSCOPE = {
@@ -62,6 +63,8 @@ def solved_notebook(chapter, language):
             released = next(release)
             if nbgrader(cell).get("solution"):
                 released.source = solved(cell.source)
+            if nbgrader(cell).get("grade"):
+                del released.metadata["tags"]  # nothing may fail here
             cell = released
         cells.append(cell)
     return _notebook(cells)
@@ -69,7 +72,8 @@ def solved_notebook(chapter, language):
 
 def executed(notebook, folder):
     """The notebook after a run of all its cells in `folder`, with its outputs. Stops at the first error."""
-    runner = ExecutePreprocessor(timeout=300, kernel_name="python3")
+    # Without widget state, readers without a kernel show a panel's still picture and no dead sliders.
+    runner = ExecutePreprocessor(timeout=300, kernel_name="python3", store_widget_state=False)
     notebook, _ = runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # time stamps
@@ -141,7 +145,7 @@ def _source_cells(chapter, language):
         if cell.cell_type == "code" and _wanted(chapter, original):
             _inline_helpers(cell, chapter, original)
         elif nbgrader(cell).get("grade"):
-            _fold(cell, _check_title(chapter, nbgrader(cell)["grade_id"]))
+            _wrap_check(cell, chapter)
         elif BADGES in cell.source:
             cell.source = cell.source.replace(BADGES, badges(chapter.name, language))
         yield cell, original
@@ -163,7 +167,8 @@ def _inline_helpers(cell, chapter, original):
         helpers = inline.inlined(_wanted(chapter, original))
     except InputError as error:
         raise InputError(f"{chapter.where(original)}: {error}") from None
-    cell.source = f"{helpers}\n\n\n{declaration(chapter)}"
+    names = [name for names in inline.toolkit_imports(original.source).values() for name in names]
+    cell.source = inline.as_module(f"{helpers}\n\n\n{declaration(chapter)}", names)
     cell.metadata["tags"] = ["toolkit"]
     cell.metadata["nbgrader"] = {
         "grade": False, "grade_id": "toolkit", "locked": True, "schema_version": 3, "solution": False, "task": False,
@@ -176,6 +181,14 @@ def _fold(cell, title):
     cell.source = f"#@title {title}\n{cell.source}"
     cell.metadata["cellView"] = "form"
     cell.metadata["jupyter"] = {"source_hidden": True}
+
+
+def _wrap_check(cell, chapter):
+    """A check leaves no names in the learner's notebook, says its title when folded, and does not stop "Run All"."""
+    test_id = nbgrader(cell)["grade_id"]
+    cell.source = inline.as_function(f"_{test_id}", cell.source, CHECK_NAMES)
+    cell.metadata["tags"] = ["raises-exception"]
+    _fold(cell, _check_title(chapter, test_id))
 
 
 def _check_title(chapter, test_id):

@@ -5,7 +5,7 @@ that only the solved notebook shows, `wrong` and `right` variants of a TODO that
 Every other cell reaches the learner.
 """
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jupytext
@@ -59,10 +59,14 @@ class Chapter:
 
     def where(self, cell):
         """Words that name a cell in an error message."""
-        grade_id = nbgrader(cell).get("grade_id")
+        number = next(number for number, one in enumerate(self.cells) if one is cell)
+        grade_id, name = nbgrader(cell).get("grade_id"), cell.metadata.get("name")
         first = cell.source.strip().split("\n")[0][:60]
-        title = f"grade id {grade_id}" if grade_id else f"{first!r}"
-        return f"{display(self.path)}, cell {self.cells.index(cell) + 1} ({title})"
+        title = f"grade id {grade_id}" if grade_id else f"variant {name}" if name else f"{first!r}"
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        starts = [number for number, line in enumerate(lines, 1) if line.startswith("# %%")]
+        place = f"line {starts[number]}, " if len(starts) == len(self.cells) else ""
+        return f"{display(self.path)}, {place}cell {number + 1} ({title})"
 
 
 def load_chapters():
@@ -77,11 +81,27 @@ def load_chapter(path):
         notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     except FileNotFoundError:
         raise InputError(f"{display(path)}: no such chapter script") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{display(path)}: not UTF-8: {error}") from None
     for cell in notebook.cells:
         cell.metadata.pop("lines_to_next_cell", None)
     cells = tuple(notebook.cells)
+    _check_metadata(Chapter(path.stem, path, cells, (), ()))
     chapter = Chapter(path.stem, path, cells, _todos(cells), ())
-    return Chapter(path.stem, path, cells, chapter.todos, tuple(_variants(chapter)))
+    return replace(chapter, variants=tuple(_variants(chapter)))
+
+
+def _check_metadata(chapter):
+    """Refuse nbgrader metadata without which nothing else could be said of a chapter."""
+    if not any(cell.cell_type == "markdown" for cell in chapter.cells):
+        raise InputError(f"{display(chapter.path)}: no Markdown cells; expected a jupytext percent script")
+    for cell in chapter.cells:
+        meta = nbgrader(cell)
+        if "nbgrader" in cell.metadata and not (isinstance(meta, dict) and isinstance(meta.get("grade_id"), str)):
+            raise InputError(f"{chapter.where(cell)}: nbgrader metadata without a grade_id: {meta!r}")
+        points = meta.get("points") if meta.get("grade") else 1
+        if not isinstance(points, (int, float)) or points <= 0:
+            raise InputError(f"{chapter.where(cell)}: points: found {points!r}, expected a number above 0")
 
 
 def nbgrader(cell):

@@ -1,10 +1,10 @@
 """Everything in the repository that is generated: write it, or say where it is out of step."""
 import json
-from itertools import zip_longest
+from itertools import count, zip_longest
 
 from autograde import build, lint
 from autograde.chapter import LANGUAGES, display, load_chapters
-from autograde.paths import COURSE, ROOT, SAMPLE_CLASS
+from autograde.paths import COURSE, MY_WORK, ROOT, SAMPLE_CLASS
 from autograde.samples import sample_submissions
 
 README = ROOT / "README.md"
@@ -20,23 +20,33 @@ def files():
 
 
 def write():
-    """Bring all generated files up to date, and remove those that nothing generates any more."""
+    """Bring all generated files up to date, and remove those that nothing generates any more.
+
+    Returns the faults of the chapters, one line each; where there are any, nothing is written.
+    """
+    faults = _faults()
+    if faults:
+        return faults
     made = files()
     for path, data in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != data:
-            path.write_bytes(data)
+        if path.is_file() and path.read_bytes() == data:
+            continue
+        if COURSE in path.parents and path.is_file() and _worked_in(path):
+            _save_work(path)
+        path.write_bytes(data)
     for path in _leftovers(made):
         path.unlink()
+    return []
 
 
 def problems():
     """One line for each fault of a chapter and each generated file that is not what the sources give."""
-    found = [problem for chapter in load_chapters() for problem in lint.problems(chapter)]
-    if found:
-        return found  # what a faulty source would generate is of no interest
+    faults = _faults()
+    if faults:
+        return faults  # what a faulty source would generate is of no interest
     made = files()
-    found += [
+    found = [
         f"{display(path)}{_first_difference(path, data)}; run `make build`"
         for path, data in made.items()
         if not path.is_file() or path.read_bytes() != data
@@ -44,9 +54,31 @@ def problems():
     return found + [f"{display(path)}: nothing generates this file; run `make build`" for path in _leftovers(made)]
 
 
+def _faults():
+    return [problem for chapter in load_chapters() for problem in lint.problems(chapter)]
+
+
+def _worked_in(path):
+    """Has somebody run cells of this notebook? A generated one holds no outputs."""
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        return any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _save_work(path):
+    """Move a learner's work out of the way of the new notebook: it is never overwritten."""
+    target = MY_WORK / path.relative_to(COURSE)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    number = next(n for n in count(1) if not target.with_stem(f"{target.stem}-saved-{n}").exists())
+    saved = path.rename(target.with_stem(f"{target.stem}-saved-{number}"))
+    print(f"{display(path)}: somebody worked in it; kept as {display(saved)}")
+
+
 def _leftovers(made):
-    folders = (COURSE, SAMPLE_CLASS)
-    there = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
+    # A notebook saves a learner's measurements beside itself: only notebooks are ours to remove there.
+    there = {*COURSE.rglob("*.ipynb"), *(path for path in SAMPLE_CLASS.rglob("*") if path.is_file())}
     return sorted(path for path in there - set(made) if ".ipynb_checkpoints" not in path.parts)
 
 
@@ -58,7 +90,7 @@ def _first_difference(path, data):
     try:
         found = json.loads(path.read_bytes())["cells"]
         wanted = json.loads(data)["cells"]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ": not a readable notebook"
     for number, (mine, theirs) in enumerate(zip_longest(found, wanted), 1):
         if mine != theirs:

@@ -4,6 +4,7 @@ Only the top-level definitions that the imported names reach are taken, in the o
 learner notebook is one self-contained file that carries nothing it does not use.
 """
 import ast
+import builtins
 from dataclasses import dataclass
 
 from autograde.errors import InputError
@@ -73,6 +74,51 @@ def inlined(wanted):
         queue += [u for part in modules[owner[name]] if name in part.binds for u in part.uses]
     texts = [_module_text(module, parts, needed) for module, parts in modules.items()]
     return "\n\n\n".join(text for text in texts if text)
+
+
+def as_module(source, names):
+    """A cell that runs helper source as the module `course_tools`, and takes `names` from it.
+
+    In a function of its own, with its own built-ins, the helpers cannot be reached by what a learner defines or
+    imports in the notebook: `from copy import copy`, `list = [1, 2]`, a function called `check`.
+    """
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    shadowed = ", ".join(sorted(used & set(dir(builtins))))
+    return "\n".join([
+        "def _course_tools():",
+        "    import sys",
+        "    import types",
+        f"    from builtins import {shadowed}",
+        "",
+        indented(source),
+        "",
+        '    module = types.ModuleType("course_tools")',
+        "    vars(module).update(locals())",
+        '    sys.modules["course_tools"] = module',
+        "",
+        "",
+        "_course_tools()",
+        f"from course_tools import {', '.join(names)}",
+    ])
+
+
+def as_function(name, source, names):
+    """A cell that runs source in a function which takes `names` from the tools, so that it leaves no names behind."""
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    tools = ", ".join(one for one in names if one in used)
+    return f"def {name}():\n    from course_tools import {tools}\n\n{indented(source)}\n\n\n{name}()"
+
+
+def indented(source):
+    """Source as the body of a function; the inside of a string of several lines stays as it is."""
+    tree, inside = ast.parse(source), set()
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if text and id(node) not in docstrings:
+            inside.update(range(node.lineno + 1, node.end_lineno + 1))
+    lines = enumerate(source.split("\n"), 1)
+    return "\n".join(f"    {line}" if line.strip() and number not in inside else line for number, line in lines)
 
 
 def _module_text(module, parts, needed):

@@ -1,8 +1,9 @@
 """What `build --check` refuses in a chapter script, each as one line that names file and cell."""
+import ast
 import re
 from collections import Counter
 
-from autograde.build import release_notebook
+from autograde.build import BADGES, release_notebook
 from autograde.chapter import (
     LANGUAGES,
     VARIANTS,
@@ -12,14 +13,19 @@ from autograde.chapter import (
     nbgrader,
     tags,
 )
+from autograde.errors import InputError
+from autograde.inline import toolkit_imports
 
 REGIONS = ("SOLUTION", "HIDDEN TESTS")
+KNOWN_TAGS = {*LANGUAGES, *VARIANTS, "answer", "nbval-ignore-output"}
 _SHORTEST_SECRET = 16  # shorter lines (`continue`, `return result`) say nothing
+_TELLING = 30  # a line this long is an answer also where it is only a part of a line
 
 
 def problems(chapter):
     """All problems of one chapter: those of its script, or where it has none, what its notebooks would leak."""
     found = [
+        *_odd_cells(chapter),
         *_unpaired(chapter),
         *_unbalanced(chapter),
         *_repeated_ids(chapter),
@@ -28,6 +34,45 @@ def problems(chapter):
         *_untagged_answers(chapter),
     ]
     return found or list(_leaks(chapter))
+
+
+def _odd_cells(chapter):
+    """Tags and metadata that the build does not know, code that is none, helpers imported in two places."""
+    imports = 0
+    for cell in chapter.cells:
+        where, meta = chapter.where(cell), nbgrader(cell)
+        for tag in sorted(tags(cell) - KNOWN_TAGS):
+            yield f"{where}: unknown tag {tag!r}; known are {', '.join(sorted(KNOWN_TAGS))}"
+        left = {"todo", "name", "hint", "edits"} & set(cell.metadata)
+        if left and not is_variant(cell):
+            yield f"{where}: {', '.join(sorted(left))} without the tag {' or '.join(VARIANTS)}: learners would get it"
+        if cell.cell_type != "code":
+            continue
+        if tags(cell) & set(LANGUAGES):
+            yield f"{where}: a code cell is the same in all languages, it has no tag zh or en"
+        try:
+            imports += bool(toolkit_imports(cell.source))
+            tree = ast.parse(cell.source)
+        except (SyntaxError, InputError) as error:
+            yield f"{where}: {error}"
+            continue
+        if not toolkit_imports(cell.source) and any(_is_toolkit(node) for node in ast.walk(tree)):
+            yield f"{where}: imports from the toolkit beside the one cell that does nothing else"
+        if meta.get("solution") and meta.get("locked") or meta.get("grade") and not meta.get("locked"):
+            yield f"{where}: solution cells are unlocked, test cells are locked"
+        for region, kind in zip(REGIONS, ("solution", "grade")):
+            if f"BEGIN {region}" in cell.source and not meta.get(kind):
+                yield f"{where}: a region {region} in a cell that is no {kind} cell"
+    if imports != 1:
+        yield f"{chapter.path.name}: {imports} cells import from the toolkit, expected 1"
+    first = [cell for cell in chapter.cells if cell.cell_type == "markdown"][:2]
+    if [BADGES in cell.source for cell in first] != [True, True]:
+        yield f"{chapter.path.name}: the first two Markdown cells (zh and en) hold the title and a line {BADGES}"
+
+
+def _is_toolkit(node):
+    names = [alias.name for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)]
+    return any(str(name).split(".")[0] == "toolkit" for name in [getattr(node, "module", ""), *names])
 
 
 def _unpaired(chapter):
@@ -40,8 +85,18 @@ def _unpaired(chapter):
             yield f"{chapter.where(cell)}: an English cell without its Chinese twin right before it"
         previous = cell if cell is not None and "zh" in tags(cell) else None
     for cell in chapter.cells:
-        if cell.cell_type == "markdown" and not tags(cell) & set(LANGUAGES):
+        if cell.cell_type != "markdown":
+            continue
+        if len(tags(cell) & set(LANGUAGES)) != 1:
             yield f"{chapter.where(cell)}: a Markdown cell needs the tag zh or en"
+        # Links, code and names are the same in both languages: a little of the other one is normal.
+        prose = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|```.*?```|[\W\d_]", "", cell.source, flags=re.S)
+        chinese = len(re.findall(r"[\u4e00-\u9fff]", prose))
+        if not prose and not cell.source.strip():
+            yield f"{chapter.where(cell)}: an empty cell"
+        elif prose and ("zh" in tags(cell)) != (chinese * 5 > len(prose)):
+            language = "zh" if "zh" in tags(cell) else "en"
+            yield f"{chapter.where(cell)}: tagged {language}, but {chinese} of {len(prose)} letters are Chinese"
 
 
 def _are_twins(chinese, english):
@@ -117,9 +172,11 @@ def _leaks(chapter):
     secrets = _secret_lines(chapter)
     for language in LANGUAGES:
         for number, cell in enumerate(release_notebook(chapter, language).cells, 1):
-            if nbgrader(cell).get("grade") and re.search(r"hidden_rng|hidden\s*=\s*True", cell.source):
+            if nbgrader(cell).get("grade") and re.search(r"hidden_rng\(|hidden\s*=\s*True", cell.source):
                 yield f"course/{language}/{chapter.name}, cell {number} (id {cell.id}): shows a hidden test"
-            found = next((line for line in map(str.strip, cell.source.split("\n")) if line in secrets), None)
+            shown, lines = " ".join(cell.source.split()), _lines(cell.source)
+            is_test = nbgrader(cell).get("grade")  # a check names expected values, which a solution holds too
+            found = next((s for s in secrets if s in lines or len(s) >= _TELLING and s in shown and not is_test), None)
             if found:
                 yield (
                     f"course/{language}/{chapter.name}, cell {number} (id {cell.id}): shows {found!r}, "
@@ -152,4 +209,4 @@ def _split_region(source, region):
 
 
 def _lines(source):
-    return {line.strip() for line in source.split("\n")}
+    return {" ".join(line.split()) for line in source.split("\n")}

@@ -13,7 +13,8 @@ def cells_to_run(chapter, *, solved, hidden=True):
     source = build.source_notebook(chapter, "en").cells
     release = build.release_notebook(chapter, "en").cells
     # Only the checks: the other helpers import numpy and matplotlib, which no check needs.
-    cells = [("toolkit", False, f"{inline.inlined(_CHECKS)}\n{build.declaration(chapter)}")]
+    tools = inline.as_module(f"{inline.inlined(_CHECKS)}\n{build.declaration(chapter)}", _CHECKS["checks"])
+    cells = [("toolkit", False, tools)]
     for full, released in zip(source, release, strict=True):
         meta = nbgrader(full)
         if full.cell_type != "code" or not meta or meta["grade_id"] == "toolkit":

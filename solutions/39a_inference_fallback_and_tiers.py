@@ -66,7 +66,7 @@
 
 # %%
 from toolkit.checks import case, check, demo, hidden_rng, scorecard, why
-from toolkit.pictures import plot_policy_map, plot_tiers
+from toolkit.tier_panels import policy_panel, tiers_panel
 from toolkit.traces import azure_trace
 
 # %% [markdown] tags=["zh"]
@@ -142,7 +142,7 @@ from toolkit.traces import azure_trace
 # | 两个一样的请求 | 是 2 个请求 |
 # | 返回值 | 字典，总有 `prompt_heavy`、`decode_heavy`、`balanced` 三个键（键的顺序不限），值是普通 `int`；没有请求的类是 0 |
 # | 空列表 | 三个键都是 0 |
-# | 传入的列表和请求 | 不被改动 |
+# | 传入的列表和请求 | 不被改动；同样的输入总是给出同样的结果 |
 
 # %% [markdown] tags=["en"]
 # **Question:** which class is a request whose prompt **and** generation both exceed their thresholds? And one that equals a threshold exactly?
@@ -165,7 +165,7 @@ from toolkit.traces import azure_trace
 # | two equal requests | are 2 requests |
 # | result | a dictionary that always has the three keys `prompt_heavy`, `decode_heavy`, `balanced` (in any order), with plain `int` values; a class without requests is 0 |
 # | an empty list | all three keys are 0 |
-# | the list and the requests passed in | are not changed |
+# | the list and the requests passed in | are not changed; the same input always gives the same result |
 
 # %% [markdown] tags=["zh"]
 # **算一遍**，阈值为 2048 和 256：
@@ -454,7 +454,9 @@ check("test_tiers_defaults", "summarize_inference_tiers", hidden_cases(), hidden
 #
 # **问题：** 哪一份里 `decode_heavy` 更多？先猜，再运行：分类的是你写的函数。
 #
-# 图的来历：每个点是一个请求，横轴输入 token，纵轴生成 token，颜色是你的函数对单个请求的回答，阈值为 2048 和 256。图上写明数据是公开文件，还是（离线时）按它拟合的合成数据。
+# 图的来历：每个点是一个请求，横轴输入 token，纵轴生成 token，颜色和形状是你的函数对单个请求的回答；右边的个数由你的函数对整份记录数出。图上写明数据是公开文件，还是（离线时）按它拟合的合成数据。
+#
+# 两个滑块是两个阈值（从 2048 和 256 开始），下拉框换记录。用鼠标拖，或按 Tab 选中后用方向键。
 
 # %% [markdown] tags=["en"]
 # ### On real traffic
@@ -463,41 +465,34 @@ check("test_tiers_defaults", "summarize_inference_tiers", hidden_cases(), hidden
 #
 # **Question:** which of them has more `decode_heavy` requests? Guess, then run: your function does the sorting.
 #
-# How the picture is made: each point is one request, with prompt tokens on the x axis and generated tokens on the y axis; its colour is your function's answer for that single request, with thresholds 2048 and 256. The plot says whether the data are the published file or, offline, synthetic data fitted to it.
+# How the picture is made: each point is one request, with prompt tokens on the x axis and generated tokens on the y axis; its colour and shape are your function's answer for that single request, and the counts on the right are your function's for the whole trace. The plot says whether the data are the published file or, offline, synthetic data fitted to it.
+#
+# The two sliders are the two thresholds (they start at 2048 and 256), the list changes the trace. Drag with the mouse, or reach them with Tab and use the arrow keys.
 
 # %% tags=["nbval-ignore-output"]
-def class_of_one(request, long_prompt_threshold=2048, long_decode_threshold=256):
-    """The class of one request: the only one that summarize_inference_tiers counts."""
-    counts = summarize_inference_tiers([request], long_prompt_threshold, long_decode_threshold)
-    return max(counts, key=counts.get)
-
-
 with demo("T1"):
-    print("3000 / 64 :", class_of_one({"prompt_tokens": 3000, "decode_tokens": 64}))
-    for kind in ("code", "conversation"):
-        trace = azure_trace(kind)
-        print(kind, "·", trace.origin, "·", summarize_inference_tiers(trace.requests(), 2048, 256))
-        display(plot_tiers(trace, class_of_one, 2048, 256))
+    traces = {kind: azure_trace(kind) for kind in ("code", "conversation")}
+    display(tiers_panel(traces, summarize_inference_tiers))
 
 # %% [markdown] tags=["zh"]
-# 用公开文件，你应该看到（按上面的规则数出来的）：
+# 用公开文件，阈值为 2048 和 256，你应该看到（按上面的规则数出来的）：
 #
 # | 记录 | `prompt_heavy` | `decode_heavy` | `balanced` |
 # | --- | --- | --- | --- |
 # | code | 3274（37.1 %） | 50（0.6 %） | 5495（62.3 %） |
 # | conversation | 2681（13.8 %） | 6509（33.6 %） | 10176（52.5 %） |
 #
-# 合成数据的数会略有不同。
+# 合成数据的数会略有不同。再试一试：把 code 的生成阈值降到 16，`balanced` 大量变成了什么？请求没有变，变的只是阈值。
 
 # %% [markdown] tags=["en"]
-# With the published files you should see (counted with the rule above):
+# With the published files and the thresholds 2048 and 256 you should see (counted with the rule above):
 #
 # | trace | `prompt_heavy` | `decode_heavy` | `balanced` |
 # | --- | --- | --- | --- |
 # | code | 3274 (37.1 %) | 50 (0.6 %) | 5495 (62.3 %) |
 # | conversation | 2681 (13.8 %) | 6509 (33.6 %) | 10176 (52.5 %) |
 #
-# Synthetic data give slightly different numbers.
+# Synthetic data give slightly different numbers. Now lower the decode threshold of code to 16: what does much of `balanced` turn into? The requests are the same; only a threshold has moved.
 
 # %% [markdown] tags=["zh"]
 # **想一想：** code 里超过一半是 `balanced`。能不能说“写代码的流量没有压力”？
@@ -534,6 +529,12 @@ with demo("T1"):
 # > Report: https://github.com/vllm-project/vllm/issues/54644
 
 # %%
+def class_of_one(request):
+    """The class of one request: the only one that summarize_inference_tiers counts."""
+    counts = summarize_inference_tiers([request], 2048, 256)
+    return max(counts, key=counts.get)
+
+
 with demo("T1"):
     # name, prompt tokens, tokens to generate, tokens generated so far
     running = [("A", 3000, 64, 10), ("B", 128, 512, 400), ("C", 1500, 128, 20)]
@@ -720,6 +721,7 @@ check("test_policy", "select_fallback_policy", hidden_cases(), hidden=True)
 # %% nbgrader={"grade": true, "grade_id": "test_policy_boundaries", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 HINT_STRICT_MEMORY = "恰好 0.9 不触发，用 > 而不是 >= · strict: exactly 0.9 does not trigger"
 HINT_STRICT_QUEUE = "恰好 100 ms 不触发，用 > 而不是 >= · strict: exactly 100 ms does not trigger"
+HINT_FULL = "1.0 是全满，也大于 0.9 · 1.0 is full memory, which is above 0.9 too"
 HINT_JUST_ABOVE = "刚过阈值就触发，不要取整 · just above the threshold triggers: do not round"
 
 GIVEN_MEMORY_FULL = {"policy": "disable_optional_cache", "priority": "protect_residency"}
@@ -730,6 +732,8 @@ check("test_policy_boundaries", "select_fallback_policy", [
     case({"memory_pressure": 0.5, "queue_delay_ms": 100}, want=GIVEN_CALM, hint=HINT_STRICT_QUEUE),
     case({"memory_pressure": 0.9, "queue_delay_ms": 140}, want=GIVEN_QUEUE_LONG, hint=HINT_STRICT_MEMORY),
     case({"memory_pressure": 0.91, "queue_delay_ms": 20}, want=GIVEN_MEMORY_FULL, hint=HINT_JUST_ABOVE),
+    case({"memory_pressure": 0.904, "queue_delay_ms": 20}, want=GIVEN_MEMORY_FULL, hint=HINT_JUST_ABOVE),
+    case({"memory_pressure": 1.0, "queue_delay_ms": 20}, want=GIVEN_MEMORY_FULL, hint=HINT_FULL),
     case({"memory_pressure": 0.5, "queue_delay_ms": 100.25}, want=GIVEN_QUEUE_LONG, hint=HINT_JUST_ABOVE),
 ])
 ### BEGIN HIDDEN TESTS
@@ -818,7 +822,7 @@ check("test_policy_defaults", "select_fallback_policy", hidden_cases(), hidden=T
 #
 # 写对时你会看到：左下是一大块 `keep_current_plan`，左上是 `reduce_batch_size`，0.9 右边从下到上是一整条 `disable_optional_cache`，**包括右上角**，这就是显存优先。
 #
-# 图的来历：每个格子调用一次你的函数，没有测量。
+# 图的来历：每个格子调用一次你的函数，没有测量。白色圆点是当前状态，两个滑块移动它；图的右边是你的函数在这一点的回答。
 
 # %% [markdown] tags=["en"]
 # ### A map of the policy
@@ -827,11 +831,17 @@ check("test_policy_defaults", "select_fallback_policy", hidden_cases(), hidden=T
 #
 # When it is right you see a large area of `keep_current_plan` at the bottom left, `reduce_batch_size` at the top left, and right of 0.9, from bottom to top, one strip of `disable_optional_cache`, **the top right corner included**: that is memory first.
 #
-# How the picture is made: one call of your function per cell; nothing is measured.
+# How the picture is made: one call of your function per cell; nothing is measured. The white dot is the present state and the two sliders move it; beside the map stands your function's answer at that point.
 
 # %%
 with demo("T2"):
-    display(plot_policy_map(select_fallback_policy))
+    display(policy_panel(select_fallback_policy))
+
+# %% [markdown] tags=["zh"]
+# **试一试**：把压力停在 0.90，排队停在 100 ms。两条虚线上都不告警，因为比较是严格的 `>`。再各推一格：先响的是谁，你的函数听谁的？
+
+# %% [markdown] tags=["en"]
+# **Try it**: stop at pressure 0.90 and a queue of 100 ms. On both dashed lines nothing alarms, because the comparison is a strict `>`. Now push each one step further: which alarms ring, and which one does your function obey?
 
 # %% [markdown] tags=["zh"]
 # > #### Field case · 现场案例：KV 已经到了，请求却出不了队
@@ -1129,7 +1139,10 @@ check("test_outcome_policies", "evaluate_fallback_outcome", [
     case(GIVEN_COUNTS, {"policy": "reduce_prompt_length"}, want=GIVEN_STABLE, hint=HINT_WHOLE),
     case(GIVEN_COUNTS, {"policy": "disable_optional_cache_soon"}, want=GIVEN_STABLE, hint=HINT_WHOLE),
     case(GIVEN_COUNTS, {"policy": "grow_cache"}, want=GIVEN_STABLE, hint=HINT_WHOLE),
+    *(case(GIVEN_COUNTS, {"policy": word}, want=GIVEN_STABLE, hint=HINT_WHOLE) for word in (
+        "reduce_batch_size_now", "no_reduce_batch_size", "no_disable_optional_cache", "Reduce_Batch_Size", " reduce_batch_size")),
     case(GIVEN_COUNTS, {}, want=GIVEN_STABLE, hint=HINT_NO_POLICY),
+    case(GIVEN_COUNTS, {"priority": "protect_residency"}, want=GIVEN_STABLE, hint=HINT_NO_POLICY),
 ])
 ### BEGIN HIDDEN TESTS
 def hidden_cases():
@@ -1633,6 +1646,10 @@ def select_fallback_policy(system_state):
 
 # %% tags=["wrong"] todo="policy" name="empty-raises" hint="a missing field counts as 0.0" edits=[['    if system_state.get("memory', '    if not system_state:\n        raise ValueError("no state")\n    if system_state.get("memory']]
 
+# %% tags=["wrong"] todo="policy" name="full-is-no-alarm" hint="full memory" edits=[["> 0.9:", "> 0.9 and system_state[\"memory_pressure\"] < 1:"]]
+
+# %% tags=["wrong"] todo="policy" name="hundredths" hint="just above" edits=[["if system_state.get(\"memory_pressure\", 0.0) > 0.9", "if round(system_state.get(\"memory_pressure\", 0.0), 2) > 0.9"]]
+
 # %% tags=["right"] todo="policy" name="rules-in-a-table"
 TABLE = [
     ("memory_pressure", 0.9, "disable_optional_cache", "protect_residency"),
@@ -1785,6 +1802,14 @@ def select_fallback_policy(system_state):
 # %% tags=["wrong"] todo="outcome" name="missing-class-is-one" hint="a missing class counts 0" edits=[['"prompt_heavy", 0', '"prompt_heavy", 1'], ['"decode_heavy", 0', '"decode_heavy", 1']]
 
 # %% tags=["wrong"] todo="outcome" name="empty-is-mixed" hint="an empty summary is single" edits=[["if mixed", "if mixed or not summary"]]
+
+# %% tags=["wrong"] todo="outcome" name="word-inside" hint="the whole word" edits=[["policy == \"reduce_batch_size\"", "\"reduce_batch_size\" in (policy or \"\")"]]
+
+# %% tags=["wrong"] todo="outcome" name="word-at-the-end" hint="the whole word" edits=[["policy == \"disable_optional_cache\"", "(policy or \"\").endswith(\"disable_optional_cache\")"]]
+
+# %% tags=["wrong"] todo="outcome" name="any-case" hint="the whole word" edits=[["policy = fallback.get(\"policy\")", "policy = fallback.get(\"policy\", \"\").strip().lower()"]]
+
+# %% tags=["wrong"] todo="outcome" name="priority-instead" hint="without a policy" edits=[["policy = fallback.get(\"policy\")", "policy = fallback.get(\"policy\") or {\"protect_residency\": \"disable_optional_cache\"}.get(fallback.get(\"priority\"))"]]
 
 # %% tags=["right"] todo="outcome" name="table"
 def evaluate_fallback_outcome(summary, fallback):

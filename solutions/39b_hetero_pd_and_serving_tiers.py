@@ -14,7 +14,7 @@
 #
 # **前置**：38（PD 调度）、Serving 重叠与状态交接。这两章本站尚未发布；知道 prefill 产生 KV cache、decode 读取它就够了。
 #
-# **时间**：约 90 分钟，只用 CPU。
+# **时间**：约 120 分钟，只用 CPU。
 
 # %% [markdown] tags=["en"]
 # # 39b · Heterogeneous PD and serving tiers
@@ -32,11 +32,29 @@
 #
 # **Prerequisites**: 38 (PD scheduling), serving overlap and state handoff. These two chapters are not yet published here; it is enough to know that prefill produces the KV cache and decode reads it.
 #
-# **Time**: about 90 minutes, CPU only.
+# **Time**: about 120 minutes, CPU only.
 
 # %%
 from toolkit.checks import case, check, demo, hidden_rng, scorecard, why
-from toolkit.pictures import plot_tiers
+from toolkit.crossover_panels import crossover_panel, decision_map_panel, destinations_panel
+from toolkit.decoder import Decoder, DecoderShape, random_tokens
+from toolkit.experiments import (
+    can_measure,
+    handoff_table,
+    kv_heads_table,
+    measure_cuda,
+    measured_sources,
+    progress_bar,
+    read_profile,
+    recorded_sources,
+    sweep_report,
+    time_routes,
+    write_profile,
+)
+from toolkit.handoff import BUGS, cache_bytes, copy_in_memory, verify_handoff
+from toolkit.measure import cuda_ready, sweep
+from toolkit.profiles import load_profile
+from toolkit.tier_panels import count_by, tiers_panel
 from toolkit.traces import azure_trace
 
 # %% [markdown] tags=["zh"]
@@ -47,12 +65,12 @@ from toolkit.traces import azure_trace
 # | 你看到 | 意思 |
 # | --- | --- |
 # | `[T2] ok` | 通过 |
-# | `[T2] not done yet` | 还没写 |
+# | `[T2] not done yet · 尚未完成` | 还没写 |
 # | `[T2] got …, expected … : …` | 结果不对，冒号后面是提示 |
 #
 # 想看完整报错，运行 `why("T2")`。
 #
-# 4 个函数都遵守两条规则：**不改动传入的参数**；同样的输入总是给出同样的结果。表格就是约定：检查只用到表格里写明的规则。
+# 4 个函数都遵守三条规则：**不改动传入的参数**；同样的输入总是给出同样的结果；结果恰好有表格里的字段，值是普通的 Python 值（`np.round(x, 4)` 得到 numpy 的数，`round(x, 4)` 得到普通的数）。表格就是约定：检查只用到表格里写明的规则。
 
 # %% [markdown] tags=["en"]
 # ## How to use this chapter
@@ -62,12 +80,12 @@ from toolkit.traces import azure_trace
 # | you see | meaning |
 # | --- | --- |
 # | `[T2] ok` | passed |
-# | `[T2] not done yet` | not written yet |
+# | `[T2] not done yet · 尚未完成` | not written yet |
 # | `[T2] got …, expected … : …` | a wrong result, with a hint after the colon |
 #
 # For the whole error, run `why("T2")`.
 #
-# All 4 functions follow two rules: **never change the inputs**; the same input always gives the same result. The tables are the contract: checks use only rules that the tables state.
+# All 4 functions follow three rules: **never change the inputs**; the same input always gives the same result; a result has exactly the fields of its table, with plain Python values (`np.round(x, 4)` gives a numpy number, `round(x, 4)` a plain one). The tables are the contract: checks use only rules that the tables state.
 
 # %% [markdown] tags=["zh"]
 # ## Step 1 · 请求主要需要什么资源？
@@ -219,10 +237,12 @@ check("test_classify_boundaries", "classify_resource_need", HIDDEN_CASES, hidden
 
 # %% nbgrader={"grade": true, "grade_id": "test_classify_both_long", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 HINT_BOTH = "两者都长：shared · both are long: shared"
+HINT_ONE = "只有一个长：不是 shared · only one is long: not shared"
 check("test_classify_both_long", "classify_resource_need", [
     case({"prompt_tokens": 3000, "decode_tokens": 512}, 2048, 256, want="shared", hint=HINT_BOTH),
     case({"prompt_tokens": 2049, "decode_tokens": 9000}, 2048, 256, want="shared", hint=HINT_BOTH),
     case({"prompt_tokens": 9000, "decode_tokens": 257}, 2048, 256, want="shared", hint=HINT_BOTH),
+    case({"prompt_tokens": 9000, "decode_tokens": 20}, 2048, 256, want="prefill", hint=HINT_ONE),
 ])
 ### BEGIN HIDDEN TESTS
 HIDDEN_RNG = hidden_rng("test_classify_both_long")
@@ -260,23 +280,24 @@ check("test_classify_defaults", "classify_resource_need", HIDDEN_CASES, hidden=T
 # %% [markdown] tags=["zh"]
 # ### 用真实流量试一试
 #
-# 下面用**你写的**分类函数给 Azure 公开的请求记录（2023，代码补全和对话两份）上色：每个点是一个请求，横轴提示词 token，纵轴生成 token。连不上网时会换成按同样统计量生成的合成数据，图上会写明是哪一种。
+# **问题**：代码补全和对话，哪一份的 `"prefill"` 更多？先猜。
 #
-# 先猜：代码补全和对话，哪一份的 `"prefill"` 更多？
+# 下面用**你写的**分类函数给 Azure 公开的请求记录（2023，两份）上色：每个点是一个请求，横轴提示词 token，纵轴生成 token。两个滑块是两个阈值，下拉框换记录。连不上网时会换成按同样统计量生成的合成数据，图上会写明是哪一种。
 
 # %% [markdown] tags=["en"]
 # ### Try it on real traffic
 #
-# The next cell colours Azure's public request traces (2023, code completion and conversation) with **your** classifier: a point is a request, prompt tokens across, generated tokens up. Without a network it uses synthetic data with the same statistics, and the picture says which it is.
+# **Question**: code completion or conversation, which has more `"prefill"`? Guess first.
 #
-# Guess first: code completion or conversation, which has more `"prefill"`?
+# The next cell colours Azure's public request traces (2023, one of each) with **your** classifier: a point is a request, prompt tokens across, generated tokens up. The two sliders are the thresholds, the list changes the trace. Without a network it uses synthetic data with the same statistics, and the picture says which it is.
 
 # %% tags=["nbval-ignore-output"]
-from IPython.display import display
+NEEDS = ("prefill", "decode", "shared")
 
 with demo("T1"):
-    for trace_kind in ("code", "conversation"):
-        display(plot_tiers(azure_trace(trace_kind), classify_resource_need, 2048, 256))
+    traces = {kind: azure_trace(kind) for kind in ("code", "conversation")}
+    count_needs = count_by(classify_resource_need, NEEDS)
+    display(tiers_panel(traces, count_needs, NEEDS, "classify_resource_need"))
 
 # %% [markdown] tags=["zh"]
 # **想一想**：如果只有 10 台机器，这两份流量该用同样的 prefill / decode 配比吗？
@@ -457,6 +478,8 @@ HINT_FOUR = "transfer_ms 四舍五入到 4 位小数 · round transfer_ms to 4 d
 HINT_LATE = "先比较，后舍入：用未舍入的传输时间比较 · compare before rounding, with the unrounded transfer time"
 HINT_AS_GIVEN = "recompute_ms 原样返回，不舍入 · recompute_ms is returned as given, not rounded"
 HINT_FORMULA = "transfer_ms = MB × 8 / Gbps"
+HINT_ZERO = "大小为 0 或重算时间为 0 是合法输入 · size 0 and recompute time 0 are valid"
+HINT_SLOW = "0.5 Gbps 也是合法的链路 · a link of 0.5 Gbps is valid too"
 check("test_handoff_tie_and_rounding", "choose_handoff_mode", [
     case(250, 100, 12, want={"mode": "transfer", "transfer_ms": 3.2, "recompute_ms": 12.0}, hint=HINT_FORMULA),
     case(200, 100, 4, want={"mode": "transfer", "transfer_ms": 4.0, "recompute_ms": 4.0}, hint=HINT_TIE),
@@ -466,10 +489,12 @@ check("test_handoff_tie_and_rounding", "choose_handoff_mode", [
     # 100.001 MB: 4.00004 ms; 100.0015 MB: 4.00006 ms
     case(200, 100.001, 4, want={"mode": "recompute", "transfer_ms": 4.0, "recompute_ms": 4.0}, hint=HINT_LATE),
     case(200, 100.0015, 4.00008, want={"mode": "transfer", "transfer_ms": 4.0001, "recompute_ms": 4.00008}, hint=HINT_LATE,
-         mistakes=[(4.0001, HINT_AS_GIVEN), (4, HINT_AS_GIVEN)]),
+         mistakes=[(4.0001, HINT_AS_GIVEN), (4.0, HINT_AS_GIVEN)]),
     case(200, 100, 3.99998, want={"mode": "recompute", "transfer_ms": 4.0, "recompute_ms": 3.99998}, hint=HINT_LATE,
          mistakes=[(4.0, HINT_AS_GIVEN)]),
     case(200, 100, 12.345678, want={"mode": "transfer", "transfer_ms": 4.0, "recompute_ms": 12.345678}, hint=HINT_AS_GIVEN),
+    case(200, 100, 0, want={"mode": "recompute", "transfer_ms": 4.0, "recompute_ms": 0.0}, hint=HINT_ZERO),
+    case(0.5, 100, 12, want={"mode": "recompute", "transfer_ms": 1600.0, "recompute_ms": 12.0}, hint=HINT_SLOW),
 ])
 ### BEGIN HIDDEN TESTS
 from fractions import Fraction  # exact; inputs where right formulas could round apart are left out
@@ -505,16 +530,14 @@ HINT_LINK = "链路小于等于 0：ValueError · a link of 0 or below: ValueErr
 HINT_NEGATIVE_SIZE = "大小为负：ValueError · a negative size: ValueError"
 HINT_NEGATIVE_TIME = "重算时间为负：ValueError · a negative recompute time: ValueError"
 HINT_ZERO = "大小为 0 或重算时间为 0 是合法输入 · size 0 and recompute time 0 are valid"
-HINT_FORMULA = "transfer_ms = MB × 8 / Gbps"
+# No valid case here depends on the formula: whoever has the units wrong can still have this right.
 check("test_handoff_invalid", "choose_handoff_mode", [
-    case(250, 100, 12, want={"mode": "transfer", "transfer_ms": 3.2, "recompute_ms": 12.0}, hint=HINT_FORMULA),
     case(0, 100, 12, raises=ValueError, hint=HINT_LINK),
     case(-25, 100, 12, raises=ValueError, hint=HINT_LINK),
     case(200, -100, 12, raises=ValueError, hint=HINT_NEGATIVE_SIZE),
     case(200, 100, -12, raises=ValueError, hint=HINT_NEGATIVE_TIME),
     case(200, 0, 12, want={"mode": "transfer", "transfer_ms": 0.0, "recompute_ms": 12.0}, hint=HINT_ZERO),
-    case(200, 100, 0, want={"mode": "recompute", "transfer_ms": 4.0, "recompute_ms": 0.0}, hint=HINT_ZERO),
-    case(0.5, 100, 12, want={"mode": "recompute", "transfer_ms": 1600.0, "recompute_ms": 12.0}, hint=HINT_LINK),
+    case(0.5, 0, 0, want={"mode": "transfer", "transfer_ms": 0.0, "recompute_ms": 0.0}, hint=HINT_ZERO),
 ])
 ### BEGIN HIDDEN TESTS
 HIDDEN_RNG = hidden_rng("test_handoff_invalid")
@@ -613,6 +636,363 @@ with demo("T2"):
 
 # %% [markdown] tags=["en", "answer"]
 # The transfer time does not depend on the destination: 429.5 ms for both. Recompute takes 924.6 ms on the H20 and only 138.4 ms on the H100. The faster the destination computes, the cheaper recompute is and the higher the crossing: about 4.65 Gbps for the H20, about 31.04 Gbps for the H100, and 10 Gbps lies between them. That is what "heterogeneous" changes.
+
+# %% [markdown] tags=["zh"]
+# ### 你的决定地图
+#
+# **问题**：横轴是链路，纵轴是提示词长度，每一点涂上你的函数的选择。两种颜色在哪里分界？如果有人忘了乘以 8，分界会往哪边移？
+#
+# 虚线是真正的分界 B*(n)，白色圆点是滑块所在的位置。写对时，颜色正好在虚线处变。
+#
+# 图的来历：每个格子调用一次你的函数，没有测量。传输时间按公式，重算时间由公开数字算出，利用率假设为 0.45。
+
+# %% [markdown] tags=["en"]
+# ### The map of your decisions
+#
+# **Question**: the link runs across, the prompt length runs up, and each point takes the colour of your function's choice. Where do the two colours meet? If somebody forgot the factor 8, which way would the border move?
+#
+# The dashed line is the true border B*(n), the white dot is where the sliders stand. When the function is right, the colours change exactly at the dashed line.
+#
+# How the picture is made: one call of your function per cell; nothing is measured. Transfer times follow the formula, recompute times are computed from published numbers with an assumed utilisation of 0.45.
+
+# %%
+with demo("T2"):
+    display(decision_map_panel(choose_handoff_mode))
+
+# %% [markdown] tags=["zh"]
+# 图下面那行写着有百分之几的格子与真正的分界不符。忘了乘以 8 时，传输看起来快 8 倍，蓝色会越过虚线，向左多占 8 倍的带宽。再把重算的 GPU 从 H100 换成 H20：整条分界向左移，更慢的链路也值得传输。
+
+# %% [markdown] tags=["en"]
+# The line under the picture says which share of the cells disagrees with the true border. Without the factor 8 transfer looks 8 times as fast, and the blue crosses the dashed line to links 8 times slower. Now change the recompute GPU from H100 to H20: the whole border moves left, and slower links become worth a transfer.
+
+# %% [markdown] tags=["zh"]
+# ### 在这台机器上，真的搬一次
+#
+# **问题**：到这里为止，时间不是给定的就是算出的。把一个真的 KV cache 搬走，decode 还能接着算吗？
+#
+# 下面是一个很小、但五脏俱全的 decoder（RMSNorm、RoPE、分组注意力、SwiGLU；4 层，宽 256，权重随机）。它先 prefill 96 个 token，把得到的 KV cache 复制一份，再**从复制的那份**继续 decode。
+#
+# `KV_HEADS` 可以改：8 是 MHA，2 是 GQA，1 是 MQA。这一节的格子需要 torch；没有 torch 时各打印一行，其他内容照常。
+
+# %% [markdown] tags=["en"]
+# ### On this machine, move a real one
+#
+# **Question**: so far every time was either given or computed. If a real KV cache is moved away, can decode go on?
+#
+# Here is a decoder that is tiny but has all its parts (RMSNorm, RoPE, grouped attention, SwiGLU; 4 layers, width 256, random weights). It prefills 96 tokens, copies the KV cache that comes of it, and decodes on **from the copy**.
+#
+# `KV_HEADS` may be changed: 8 is MHA, 2 is GQA, 1 is MQA. The cells of this section need torch; without torch each prints one line, and all the rest works as usual.
+
+# %% tags=["nbval-ignore-output"]
+KV_HEADS = 8  #@param [8, 4, 2, 1] {type:"raw"}
+
+measured = {}  # kv heads -> what was measured on this CPU
+cuda_measured = []
+if can_measure():
+    decoder = Decoder(DecoderShape(kv_heads=KV_HEADS))
+    prompt = random_tokens(96)
+    first_logits, cache = decoder.prefill(prompt)
+    first_token = int(first_logits.argmax())
+    arrived = copy_in_memory(cache)
+    second_logits, _ = decoder.decode(first_token, arrived)
+    print(f"{len(cache)} layers; K of each (kv heads, tokens, head dim): {tuple(cache[0][0].shape)}")
+    print(f"the whole cache: {cache_bytes(cache):,} bytes, {cache_bytes(cache) // len(prompt):,} a token")
+    print(f"prefill says token {first_token}; decode from the moved cache goes on with {int(second_logits.argmax())}")
+
+# %% [markdown] tags=["zh"]
+# **问题**：它接着说了下去。这能说明搬对了吗？
+#
+# 核对分三步，从严到宽：
+#
+# 1. `payload`：到达的 cache 每一位都相同；
+# 2. `logits`：下一步的输出每个数都相同；
+# 3. `tokens`：接下来的 12 个 token 相同。
+#
+# 先看正确的搬运：三项都应当 `equal`。
+
+# %% [markdown] tags=["en"]
+# **Question**: it went on talking. Does that show that the move was right?
+#
+# Three checks, from strict to loose:
+#
+# 1. `payload`: the cache that arrived is equal in every bit;
+# 2. `logits`: the output of the next step is equal in every number;
+# 3. `tokens`: the next 12 tokens are equal.
+#
+# A right move first: all three should say `equal`.
+
+# %% tags=["nbval-ignore-output"]
+if can_measure():
+    print(handoff_table({"right": verify_handoff(decoder, prompt)}))
+
+# %% [markdown] tags=["zh"]
+# 现在由你来弄坏它。
+#
+# | `BUG` | 弄坏了什么 |
+# | --- | --- |
+# | `last token missing` | 少了最后一个 token 的 K 和 V |
+# | `position off by one` | cache 没有动，只是下一个 token 的位置多了 1 |
+# | `bf16 on the wire` | 路上压成 bf16，到了再展开 |
+# | `layers swapped` | 第 0 层和第 1 层对调 |
+# | `slots permuted` | 各层的 token 槽位按同一个随机次序打乱 |
+#
+# **问题**：哪一个 `payload` 查不出来？哪几个 `tokens` 查不出来？先猜，再换 `BUG` 的值逐个运行。
+
+# %% [markdown] tags=["en"]
+# Now break it yourself.
+#
+# | `BUG` | what it breaks |
+# | --- | --- |
+# | `last token missing` | K and V of the last token are lost |
+# | `position off by one` | the cache is untouched, but the next token's position is 1 too high |
+# | `bf16 on the wire` | squeezed into bf16 for the way, expanded on arrival |
+# | `layers swapped` | layers 0 and 1 change places |
+# | `slots permuted` | the token slots of every layer are shuffled, all in the same order |
+#
+# **Question**: which of them does `payload` miss? Which does `tokens` miss? Guess, then change `BUG` and run them one by one.
+
+# %% tags=["nbval-ignore-output"]
+BUG = "position off by one"  #@param ["last token missing", "position off by one", "bf16 on the wire", "layers swapped", "slots permuted"]
+
+if can_measure():
+    print(handoff_table({BUG: verify_handoff(decoder, prompt, bug=BUG)}))
+
+# %% [markdown] tags=["zh"]
+# 全部 5 个并排：
+
+# %% [markdown] tags=["en"]
+# All 5 side by side:
+
+# %% tags=["nbval-ignore-output"]
+if can_measure():
+    print(handoff_table({bug: verify_handoff(decoder, prompt, bug=bug) for bug in BUGS}))
+
+# %% [markdown] tags=["zh"]
+# - `position off by one`：payload 完全相同，要看 logits 才知道。**搬对了字节，不等于接对了状态。**
+# - `bf16 on the wire`：12 个 token 一个没变，错误却已经在里面。“输出看起来一样”是很弱的检查。
+# - `slots permuted`：payload 当然不同，可是 logits 只差约 10⁻⁶（加法次序不同的舍入），token 一个不变。
+
+# %% [markdown] tags=["en"]
+# - `position off by one`: the payload is equal, only the logits tell. **Right bytes are not yet a right state.**
+# - `bf16 on the wire`: not one of the 12 tokens changes, and the error is in there all the same. "The output looks the same" is a weak check.
+# - `slots permuted`: the payload differs, of course, yet the logits differ by about 10⁻⁶ only (rounding, from another order of adding), and no token changes.
+
+# %% [markdown] tags=["zh"]
+# **想一想**：打乱了所有槽位，为什么一个 token 都没变？
+
+# %% [markdown] tags=["en"]
+# **Think**: all slots were shuffled. Why did not a single token change?
+
+# %% [markdown] tags=["zh", "answer"]
+# RoPE 在写入 K 的时候就把位置转进了 K 里。注意力是对所有槽位的加权和，权重由 Q·K 决定，与槽位放在哪里无关。所以一个 token 的 K、V 可以放在任何一页，只要 K 和 V 一起放；这就是 paged KV 能成立的原因。相反，`position off by one` 改的正是新 token 的 Q 里的位置，它和所有 K 的距离都错了 1。
+
+# %% [markdown] tags=["en", "answer"]
+# RoPE turns the position into K at the moment K is written. Attention is a weighted sum over all slots, and its weights come from Q·K, wherever a slot lies. So a token's K and V may stand in any page as long as they stand there together; that is why paged KV works. `position off by one`, on the contrary, changes the position in the new token's Q: its distance to every K is wrong by 1.
+
+# %% [markdown] tags=["zh"]
+# ### 测一遍：32 到 2048 个 token
+#
+# **问题**：B* 随提示词变长，是一直升、一直降，还是先升后降？先猜。
+#
+# 怎样测，才能让明天的结果和今天一样：
+#
+# - 一个 torch 线程；第一遍热身不算；各个长度轮流测，慢的一刻就不会只落在一个长度上；
+# - 取多次中**线程 CPU 时间**的最小值：打扰只会让时间变长。旁边列出墙钟时间，两者之比大于 1.1 时，下面会警告机器正忙；
+# - 用 64、256、1024、2048 拟合 `recompute = c + d·n + e·n²`；其余长度不参加拟合（`held out`），只用来看误差。
+#
+# 约 9 秒。想停就按 notebook 的中断按钮 ■，已测的会保留。
+
+# %% [markdown] tags=["en"]
+# ### Measure it: 32 to 2048 tokens
+#
+# **Question**: as the prompt grows, does B* rise all the way, fall all the way, or rise first and then fall? Guess.
+#
+# How to measure so that tomorrow's result is today's:
+#
+# - one torch thread; a first pass warms up and does not count; the sizes take turns, so that a slow moment does not fall on one size alone;
+# - the least **thread CPU time** of several runs: what disturbs a run only ever lengthens it. Wall time stands beside it, and where their ratio exceeds 1.1 a warning below says that the machine is busy;
+# - `recompute = c + d·n + e·n²` is fitted at 64, 256, 1024 and 2048; the other sizes are kept out of the fit (`held out`) and only show its error.
+#
+# About 9 seconds. To stop, press the notebook's interrupt button ■; what is measured is kept.
+
+# %% tags=["nbval-ignore-output"]
+if can_measure():
+    with progress_bar(f"prefill, kv heads = {KV_HEADS}") as progress:
+        measured[KV_HEADS] = sweep(DecoderShape(kv_heads=KV_HEADS), progress=progress)
+    print(sweep_report(measured[KV_HEADS]))
+
+# %% [markdown] tags=["zh"]
+# B* 是一个**驼峰**：`B* = 8κ / (c/n + d + e·n)`，κ 是每个 token 的 KV 字节数。很短时，固定开销 c 由少数 token 分摊；很长时，注意力的 e·n 变大；两头每个 token 的重算都贵，所以较慢的链路也值得传输。中间重算最便宜，峰在 `n = sqrt(c/e)`。
+#
+# 于是一条固定的链路可能与曲线交叉**两次**、一次，或者不交叉。拟合误差平时为百分之几，只有 32 落在拟合范围（64 到 2048）之外，可以差到两成；机器忙的时候都会更大，先看警告再看数字。
+
+# %% [markdown] tags=["en"]
+# B* is a **hump**: `B* = 8κ / (c/n + d + e·n)`, where κ is the KV bytes of a token. When the prompt is very short, few tokens share the fixed cost c; when it is very long, attention's e·n grows. At both ends a token is dear to recompute, so even a slower link is worth a transfer. In between recompute is cheapest; the top lies at `n = sqrt(c/e)`.
+#
+# So a given link may cross **twice**, once, or not at all. The fit is usually off by a few percent; only 32 lies outside its range (64 to 2048) and may be off by a fifth. On a busy machine all errors grow: read the warning before the numbers.
+
+# %% [markdown] tags=["zh"]
+# **问题**：kv heads 从 8 减到 1，其他都不变。重算时间变多少？B* 变多少？
+
+# %% [markdown] tags=["en"]
+# **Question**: kv heads go from 8 down to 1, all else stays. How much does recompute time change? And B*?
+
+# %% tags=["nbval-ignore-output"]
+if can_measure():
+    for kv_heads in (8, 2, 1):
+        if kv_heads not in measured:
+            with progress_bar(f"prefill, kv heads = {kv_heads}") as progress:
+                measured[kv_heads] = sweep(DecoderShape(kv_heads=kv_heads), runs=3, seconds=3, progress=progress)
+    print(kv_heads_table(measured.values()))
+
+# %% [markdown] tags=["zh"]
+# Query 的头一个没少，重算几乎一样慢；KV 却只有 1/8，所以 B* 也降到约 1/8。一个旋钮让 B* 差 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
+
+# %% [markdown] tags=["en"]
+# Not one query head is gone, so recompute is nearly as slow as before; but the KV is 1/8, so B* falls to about 1/8. One knob moves B* eightfold: GQA and MQA save memory, and they also make slow links worth a transfer.
+
+# %% [markdown] tags=["zh"]
+# **问题**：另一个进程就在这台机器上。把 KV 交给它要几毫秒？和重算比，差几倍？
+#
+# 三条路，都是真的搬，用墙钟计时：`torch.distributed` gloo（本机回环）、两个进程共享的内存，以及一条**限速**的链路：复制之后睡到那条链路该送达的时刻。限速只在 0.02 到 1 Gbps 之间有意义；更快时，睡眠本身的误差就比传输还大，请用公式。
+
+# %% [markdown] tags=["en"]
+# **Question**: another process lives on this very machine. How many ms does it take to hand it the KV? By which factor does that differ from recompute?
+#
+# Three routes that really move it, timed by the wall clock: `torch.distributed` gloo over loopback, memory that two processes share, and a **paced** link: copy, then sleep until that link would have delivered. Pacing makes sense from 0.02 to 1 Gbps; faster than that, the sleep's own error exceeds the transfer, and the formula is the better answer.
+
+# %% tags=["nbval-ignore-output"]
+LINK_GBPS = 0.5  #@param {type:"number"}
+
+if can_measure() and KV_HEADS in measured:
+    with progress_bar("paced link, gloo, shared memory") as progress:
+        time_routes(measured[KV_HEADS], LINK_GBPS, progress)
+
+# %% [markdown] tags=["zh"]
+# 在同一台机器里，搬比算快得多：CPU 上没有天然的交叉点，要把链路放慢到零点几 Gbps 才看得到。限速的时间是睡出来的，所以下面的图把它标为 `simulated`；它和公式差的那一点，就是复制和睡眠的误差。
+
+# %% [markdown] tags=["en"]
+# Within one machine, moving is far faster than computing: a CPU has no natural crossing, and it takes a link slowed to a fraction of a Gbps to see one. The paced time is slept, so the picture below calls it `simulated`; the little by which it misses the formula is the copy's and the sleep's own error.
+
+# %% [markdown] tags=["zh"]
+# ### 让数字留下来
+#
+# **问题**：一周以后，谁还知道这些数是在哪台机器、用什么版本测的？
+#
+# 下面把**每一个原始样本**和来历存成 JSON（`kv-profile/1`），放在当前文件夹，再读回来。读的时候逐项核对：少一个字段、换一个单位、换一种形状，都会被点名拒绝。
+
+# %% [markdown] tags=["en"]
+# ### Numbers that last
+#
+# **Question**: in a week, who will know on which machine and with which versions these were measured?
+#
+# The next cell saves **every raw sample** and its provenance as JSON (`kv-profile/1`) in the current folder, and reads it back. Reading checks item by item: a missing field, another unit or another shape is refused by name.
+
+# %% tags=["nbval-ignore-output"]
+if can_measure() and KV_HEADS in measured:
+    profile_path = f"kv-profile-kv{KV_HEADS}.json"
+    profile_json = write_profile(profile_path, measured[KV_HEADS])
+    loaded = read_profile(profile_path, profile_json, DecoderShape(kv_heads=KV_HEADS))
+    if loaded:
+        for fact, value in loaded.provenance.items():
+            print(f"{fact:>16}: {value}")
+        print("in seconds:", end=" ")
+        read_profile("", profile_json.replace('"unit": "ms"', '"unit": "s"'))
+
+# %% [markdown] tags=["zh"]
+# ### 有 GPU 就测 GPU
+#
+# 计时用工作流上的 CUDA event，最后只同步一次；copy 走设备内、锁页主机内存、可分页主机内存三条路；计算能力低于 8.0 用 fp16。没有 GPU 时只打印一行。
+#
+# **本课没有附带已记录的 GPU 数据**；写这一章时手边也没有 GPU，这一格只用替身时钟和替身设备测试过。
+
+# %% [markdown] tags=["en"]
+# ### A GPU, where there is one
+#
+# Times come from CUDA events on the working stream with a single synchronisation at the end; copies go within the device, through page-locked and through pageable host memory; below compute capability 8.0 it uses fp16. Without a GPU it prints one line.
+#
+# **No recorded GPU profile is shipped with this course**; nor was there a GPU at hand when this chapter was written, so this cell was only tested with a stand-in clock and device.
+
+# %% tags=["nbval-ignore-output"]
+if can_measure():
+    gpu_ready, why_not = cuda_ready()
+    if gpu_ready:
+        with progress_bar("CUDA") as progress:
+            cuda_measured = measure_cuda(progress)
+        for one in cuda_measured:
+            print(sweep_report(one))
+    else:
+        print(f"没有可测的 GPU，也没有附带已记录的数据 · no GPU to measure, and no recorded profile is shipped: {why_not}")
+
+# %% [markdown] tags=["zh"]
+# ### 交叉点在哪里？
+#
+# **问题**：慢慢加快左边的链路。交叉点从 0 个变成几个，又变回几个？右边把重算的卡从 H100 换成 H20，B* 是升还是降？
+#
+# 左图是 CPU 张量，用你刚测的数（没有测时用另一台机器上记录的例子）；右图是 CUDA 张量，没有 GPU 时由公开数字算出。橙色实线是重算，蓝色虚线是传输，底部两条色带说明每个长度上谁更快，竖虚线是滑块选的提示词长度。每条曲线都写着自己的来历：`measured here`、`recorded`、`computed`、`simulated`。
+#
+# 别的机器的 profile 也可以放进来：`other_machines = [load_profile("文件名.json")]`。
+
+# %% [markdown] tags=["en"]
+# ### Where do they cross?
+#
+# **Question**: raise the link on the left step by step. From 0 crossings, how many do you get, and how many in the end? On the right, change the recompute card from H100 to H20: does B* rise or fall?
+#
+# The left plot is a CPU tensor with the numbers you have just measured (or, if nothing was measured, an example recorded on another machine); the right one is a CUDA tensor, computed from published numbers where there is no GPU. The solid orange line is recompute, the dashed blue one transfer, the two strips at the bottom say who is faster at each length, and the vertical dotted line is the prompt length of the slider. Each curve says where it comes from: `measured here`, `recorded`, `computed`, `simulated`.
+#
+# Another machine's profile fits in too: `other_machines = [load_profile("its file.json")]`.
+
+# %% tags=["nbval-ignore-output"]
+other_machines = []
+
+crossover_panel(
+    cpu=measured_sources(measured.values()) + recorded_sources(other_machines, "cpu"),
+    cuda=measured_sources(cuda_measured) + recorded_sources(other_machines, "cuda"),
+)
+
+# %% [markdown] tags=["zh"]
+# **看什么**
+#
+# - **两个交叉点**：链路落在驼峰的峰顶与两端之间时，短的和长的提示词该传输，中间的该重算。
+# - **kv heads**：从 8 换到 1，B* 降到约 1/8，同一条链路上传输就赢了。
+# - **目标卡**：4096 个 token，重算在 H100 上 B* 约 31 Gbps，在 H20 上约 4.65 Gbps（公开数字算出，利用率 0.45）。25 Gbps 的链路对一张卡太慢，对另一张绰绰有余。
+# - **算出的和测过的**：再选 `H100 TP2`（真实测量），它也是驼峰；按公式算的只会下降，因为公式里没有固定开销。
+#
+# | 数 | 来源 | 可信程度 |
+# | --- | --- | --- |
+# | 模型形状，每个 token 的 KV | 各模型公开的配置文件 | DeepSeek-V3 有 2 处细节未核对 |
+# | GPU 的稠密 bf16/fp16 算力 | 二手网页；要核对，请看厂商规格书 | H20、L40S、L4 标为 unverified（未核实） |
+# | A100、H100 的 prefill 时间 | Patel 等，Splitwise，ISCA 2024，[splitwise-sim 的数据](https://github.com/Mutinifni/splitwise-sim) | 真机测量，Llama2-70B |
+# | 利用率 0.45 | 我们的假设 | B* 与它成正比，自己拖动看 |
+
+# %% [markdown] tags=["en"]
+# **What to see**
+#
+# - **Two crossings**: with a link between the top of the hump and its ends, short and long prompts should be transferred, those in between recomputed.
+# - **KV heads**: from 8 to 1, B* falls to about 1/8, and on the same link transfer wins.
+# - **The destination card**: at 4096 tokens B* is about 31 Gbps when an H100 recomputes and about 4.65 Gbps on an H20 (computed from published numbers, utilisation 0.45). A link of 25 Gbps is too slow for the one and ample for the other.
+# - **Computed and measured**: now choose `H100 TP2` (real measurements): a hump again; the computed curve only falls, because the formula has no fixed cost.
+#
+# | number | source | how far to trust it |
+# | --- | --- | --- |
+# | model shapes, KV of a token | the models' public configuration files | 2 details of DeepSeek-V3 not checked |
+# | dense bf16/fp16 compute of GPUs | secondary pages; the vendor's datasheet is the source to check | H20, L40S and L4 are marked unverified |
+# | prefill times of A100, H100 | Patel et al., Splitwise, ISCA 2024, [data of splitwise-sim](https://github.com/Mutinifni/splitwise-sim) | measured on real machines, Llama2-70B |
+# | utilisation 0.45 | our assumption | B* is proportional to it, drag and see |
+
+# %% [markdown] tags=["zh"]
+# **不能得出什么**
+#
+# - 随机权重、合成提示词、一个 CPU 线程：曲线的**形状**可以带走，毫秒数不能。
+# - 复制、回环和共享内存都在一台机器里：没有真实网络，没有排队，没有别的请求，只是传输成本的**下界**。
+# - 限速链路是睡出来的，GPU 曲线是算出来的：都不是 GPU 证据。
+
+# %% [markdown] tags=["en"]
+# **What may not be concluded**
+#
+# - Random weights, synthetic prompts, one CPU thread: take the **shape** of the curves with you, not the ms.
+# - A copy, loopback and shared memory all stay within one machine: no real network, no queue, no other requests. They are **lower bounds** of the cost of a transfer.
+# - The paced link is slept and the GPU curves are computed: neither is GPU evidence.
 
 # %% [markdown] tags=["zh"]
 # ## Step 3 · 这个池能接吗？
@@ -771,12 +1151,14 @@ check("test_capability", "evaluate_pool_capability", [
     case({**TEST_REQUEST, "stage": "prefill"}, TEST_POOL, want=want_refused("unsupported_stage"), hint=HINT_STAGE),
     case({**TEST_REQUEST, "stage": "prefill"}, {**TEST_POOL, "supported_stages": ["decode", "prefill"]},
          want=WANT_ACCEPTED, hint=HINT_STAGE),
-    case(TEST_REQUEST, {**TEST_POOL, "model_revision": "rev-b"}, want=want_refused("model_revision_mismatch"),
-         hint=HINT_REVISION),
+    case(TEST_REQUEST, {**TEST_POOL, "supported_stages": ["decode", "prefill"]}, want=WANT_ACCEPTED, hint=HINT_STAGE),
+    *(case(TEST_REQUEST, {**TEST_POOL, "model_revision": other}, want=want_refused("model_revision_mismatch"),
+           hint=HINT_REVISION) for other in ("rev-b", "rev", "rev-a2")),
     case(TEST_REQUEST, {**TEST_POOL, "available_memory_gb": 2}, want=want_refused("insufficient_memory"), hint=HINT_MEMORY),
     case(TEST_REQUEST, {**TEST_POOL, "available_memory_gb": 8}, want=WANT_ACCEPTED, hint=HINT_EXACT),
     case({**TEST_REQUEST, "required_memory_gb": 7.75}, {**TEST_POOL, "available_memory_gb": 7.5},
          want=want_refused("insufficient_memory"), hint=HINT_EXACT),
+    case(TEST_REQUEST, {**TEST_POOL, "available_memory_gb": 7.96}, want=want_refused("insufficient_memory"), hint=HINT_EXACT),
 ])
 ### BEGIN HIDDEN TESTS
 HIDDEN_RNG = hidden_rng("test_capability")
@@ -825,6 +1207,10 @@ check("test_capability_kv", "evaluate_pool_capability", [
          hint=HINT_DTYPE, mistakes=[(False, HINT_STILL_RUNS), (True, HINT_KV_NO)]),
     case(TEST_REQUEST, {**TEST_POOL, "kv_dtype": "bfloat16", "kv_layout": "contiguous"},
          want=want_runs_without_kv("kv_dtype_mismatch", "kv_layout_mismatch"), hint=HINT_BOTH_KV),
+    *(case(TEST_REQUEST, {**TEST_POOL, "kv_dtype": other}, want=want_runs_without_kv("kv_dtype_mismatch"), hint=HINT_DTYPE)
+      for other in ("float", "float16x")),
+    *(case(TEST_REQUEST, {**TEST_POOL, "kv_layout": other}, want=want_runs_without_kv("kv_layout_mismatch"), hint=HINT_LAYOUT)
+      for other in ("paged", "paged-v12")),
 ])
 ### BEGIN HIDDEN TESTS
 HIDDEN_RNG = hidden_rng("test_capability_kv")
@@ -1211,7 +1597,7 @@ check("test_routing", "plan_route_with_fallback", [
     case(TEST_REQUEST, TEST_POOLS["small"], [], "transfer", hint=HINT_REJECT, mistakes=[([], HINT_REJECT)], want={
         "selected_pool": "none", "execution_mode": "none", "decision": "reject",
         "reasons": ["no_executable_pool"], "rejected_pools": {"decode-a": ["insufficient_memory"]}}),
-], stand_ins={"evaluate_pool_capability": TEST_ANSWERS})
+], stand_ins={"evaluate_pool_capability(request, pool)": TEST_ANSWERS})
 ### BEGIN HIDDEN TESTS
 HINT_HIDDEN = "换了数据就不对：请写规则，不要写死答案 · wrong on other data: write the rule, not remembered answers"
 # Good pools get faults put into them, so every pool's answer is known without a capability function.
@@ -1248,7 +1634,7 @@ for hidden_turn in range(40):
         "rejected_pools": dict(list(zip(hidden_ids, hidden_words))[:hidden_at]),
     }))
 check("test_routing", "plan_route_with_fallback", HIDDEN_CASES, hidden=True,
-      stand_ins={"evaluate_pool_capability": HIDDEN_ANSWERS})
+      stand_ins={"evaluate_pool_capability(request, pool)": HIDDEN_ANSWERS})
 ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "test_routing_recompute", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
@@ -1287,7 +1673,7 @@ check("test_routing_recompute", "plan_route_with_fallback", [
          mistakes=[(["unhealthy", "kv_layout_mismatch"], HINT_OWN), (["unhealthy"], HINT_OWN), ([], HINT_KEEP)], want={
              "selected_pool": "decode-b", "execution_mode": "recompute", "decision": "reroute",
              "reasons": ["kv_layout_mismatch"], "rejected_pools": {"decode-a": ["unhealthy"]}}),
-], stand_ins={"evaluate_pool_capability": TEST_ANSWERS})
+], stand_ins={"evaluate_pool_capability(request, pool)": TEST_ANSWERS})
 ### BEGIN HIDDEN TESTS
 HINT_HIDDEN = "偏好 recompute：执行方式是 recompute，原因照样保留 · recompute preferred: mode recompute, reasons kept all the same"
 # Good pools get faults put into them, so every pool's answer is known without a capability function.
@@ -1325,7 +1711,7 @@ for _ in range(40):
         "rejected_pools": dict(list(zip(hidden_ids, hidden_words))[:hidden_at]),
     }))
 check("test_routing_recompute", "plan_route_with_fallback", HIDDEN_CASES, hidden=True,
-      stand_ins={"evaluate_pool_capability": HIDDEN_ANSWERS})
+      stand_ins={"evaluate_pool_capability(request, pool)": HIDDEN_ANSWERS})
 ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "test_routing_order", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
@@ -1377,7 +1763,7 @@ check("test_routing_order", "plan_route_with_fallback", [
          mistakes=[(["decode-a", "decode-f"], HINT_NOT_AFTER), (["decode-a", "decode-c"], HINT_NOT_AFTER)], want={
         "selected_pool": "decode-c", "execution_mode": "transfer", "decision": "reroute",
         "reasons": [], "rejected_pools": {"decode-a": ["model_revision_mismatch"]}}),
-], stand_ins={"evaluate_pool_capability": TEST_ANSWERS})
+], stand_ins={"evaluate_pool_capability(request, pool)": TEST_ANSWERS})
 ### BEGIN HIDDEN TESTS
 HINT_HIDDEN = "给定顺序中第一个能执行的；之前的池记录全部原因 · the first that can execute in the given order; all reasons of those before"
 # Good pools get faults put into them, so every pool's answer is known without a capability function.
@@ -1416,7 +1802,7 @@ for _ in range(40):
         "rejected_pools": dict(list(zip(hidden_ids, hidden_words))[:hidden_at]),
     }))
 check("test_routing_order", "plan_route_with_fallback", HIDDEN_CASES, hidden=True,
-      stand_ins={"evaluate_pool_capability": HIDDEN_ANSWERS})
+      stand_ins={"evaluate_pool_capability(request, pool)": HIDDEN_ANSWERS})
 ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "test_routing_reject", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
@@ -1440,6 +1826,7 @@ TEST_ANSWERS = [
 HINT_REJECT = '拒绝时：none、none、reject、["no_executable_pool"] · a reject is none, none, reject, ["no_executable_pool"]'
 HINT_EVERY_POOL = "拒绝时 rejected_pools 有每个池和它的全部原因 · on reject, rejected_pools has every pool with all its reasons"
 HINT_WORD = "preferred_handoff 不是 transfer 或 recompute：ValueError · preferred_handoff other than transfer or recompute: ValueError"
+HINT_WHOLE_WORD = "整个词要和 transfer 或 recompute 完全相同，否则 ValueError · the whole word must be transfer or recompute, else ValueError"
 HINT_WORD_FIRST = "没有池能执行时也要 ValueError：先检查这个词 · ValueError also when no pool can execute: check the word first"
 check("test_routing_reject", "plan_route_with_fallback", [
     case(TEST_REQUEST, TEST_POOLS["ill"], [TEST_POOLS["small"], TEST_POOLS["stage"]], "transfer", hint=HINT_REJECT,
@@ -1453,7 +1840,9 @@ check("test_routing_reject", "plan_route_with_fallback", [
         "rejected_pools": {"decode-c": ["unsupported_stage"], "decode-a": ["unhealthy"]}}),
     case(TEST_REQUEST, TEST_POOLS["good"], [], "stay", raises=ValueError, hint=HINT_WORD),
     case(TEST_REQUEST, TEST_POOLS["ill"], [TEST_POOLS["stage"]], "stay", raises=ValueError, hint=HINT_WORD_FIRST),
-], stand_ins={"evaluate_pool_capability": TEST_ANSWERS})
+    *(case(TEST_REQUEST, TEST_POOLS["good"], [], word, raises=ValueError, hint=HINT_WHOLE_WORD)
+      for word in ("none", "", "trans", "Transfer", " recompute", "transfers", "reject")),
+], stand_ins={"evaluate_pool_capability(request, pool)": TEST_ANSWERS})
 ### BEGIN HIDDEN TESTS
 HINT_HIDDEN = "没有池能执行：none、none、reject，记录每个池的全部原因 · no pool can execute: none, none, reject, all reasons of every pool"
 # Good pools get faults put into them, so every pool's answer is known without a capability function.
@@ -1492,7 +1881,7 @@ for _ in range(40):
         "rejected_pools": dict(list(zip(hidden_ids, hidden_words))[:hidden_at]),
     }))
 check("test_routing_reject", "plan_route_with_fallback", HIDDEN_CASES, hidden=True,
-      stand_ins={"evaluate_pool_capability": HIDDEN_ANSWERS})
+      stand_ins={"evaluate_pool_capability(request, pool)": HIDDEN_ANSWERS})
 ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "test_routing_repeated_ids", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
@@ -1506,12 +1895,15 @@ TEST_TABLE = {
     "a-small": ({**TEST_POOL, "pool_id": "decode-a", "available_memory_gb": 2}, False, False, ["insufficient_memory"]),
     "a-good": ({**TEST_POOL, "pool_id": "decode-a"}, True, True, []),
     "b-good": ({**TEST_POOL, "pool_id": "decode-b"}, True, True, []),
+    "nameless": (TEST_POOL, True, True, []),
 }
 TEST_POOLS = {name: row[0] for name, row in TEST_TABLE.items()}
 TEST_ANSWERS = [
-    ((TEST_REQUEST, pool), {"pool_id": pool["pool_id"], "can_execute": runs, "can_accept_kv": accepts, "reasons": reasons})
+    ((TEST_REQUEST, pool),
+     {"pool_id": pool.get("pool_id", "unknown"), "can_execute": runs, "can_accept_kv": accepts, "reasons": reasons})
     for pool, runs, accepts, reasons in TEST_TABLE.values()
 ]
+HINT_UNKNOWN = "缺 pool_id 的池叫 unknown · a pool without pool_id is called unknown"
 HINT_LAST = "同一个 pool_id 被拒绝多次：保留最后一次的原因 · a repeated pool id keeps the last refusal"
 HINT_POSITION = "decision 看位置，不看名字：回退池就是 reroute · decision goes by position, not by name: a fallback is reroute"
 HINT_STAYS = "先被拒绝后被选中的 pool_id 仍留在 rejected_pools 里 · an id refused first and selected later stays in rejected_pools"
@@ -1527,7 +1919,10 @@ check("test_routing_repeated_ids", "plan_route_with_fallback", [
     case(TEST_REQUEST, TEST_POOLS["a-small"], [TEST_POOLS["a-ill"]], "transfer", hint=HINT_LAST, want={
         "selected_pool": "none", "execution_mode": "none", "decision": "reject",
         "reasons": ["no_executable_pool"], "rejected_pools": {"decode-a": ["unhealthy"]}}),
-], stand_ins={"evaluate_pool_capability": TEST_ANSWERS})
+    case(TEST_REQUEST, TEST_POOLS["a-ill"], [TEST_POOLS["nameless"]], "transfer", hint=HINT_UNKNOWN, want={
+        "selected_pool": "unknown", "execution_mode": "transfer", "decision": "reroute",
+        "reasons": [], "rejected_pools": {"decode-a": ["unhealthy"]}}),
+], stand_ins={"evaluate_pool_capability(request, pool)": TEST_ANSWERS})
 ### BEGIN HIDDEN TESTS
 HINT_HIDDEN = "同名的池：保留最后一次拒绝，decision 看位置；缺 pool_id 就叫 unknown · same names: the last refusal stays, decision by position; without pool_id the name is unknown"
 # Good pools get faults put into them, so every pool's answer is known without a capability function.
@@ -1566,8 +1961,50 @@ for _ in range(40):
         "rejected_pools": dict(list(zip(hidden_ids, hidden_words))[:hidden_at]),
     }))
 check("test_routing_repeated_ids", "plan_route_with_fallback", HIDDEN_CASES, hidden=True,
-      stand_ins={"evaluate_pool_capability": HIDDEN_ANSWERS})
+      stand_ins={"evaluate_pool_capability(request, pool)": HIDDEN_ANSWERS})
 ### END HIDDEN TESTS
+
+# %% [markdown] tags=["zh"]
+# ### 同一个请求，三个池
+#
+# **问题**：池 A（H100）不健康，B（H20）的 KV 布局不同，C（L40S）样样合适。按 A、B、C 的次序问，你的路由选谁？传输还是重算？
+#
+# 三个池都调用你的 `evaluate_pool_capability` 和 `plan_route_with_fallback`；星号是你的路由选的方式。偏好的方式由 A 上更快的那个决定。
+#
+# 图的来历：时间由公开数字算出（Llama-3.1-8B，利用率 0.45；H20 和 L40S 的算力未核实），没有测量。
+
+# %% [markdown] tags=["en"]
+# ### One request, three pools
+#
+# **Question**: pool A (H100) is not healthy, B (H20) has another KV layout, C (L40S) fits in every way. Asked in the order A, B, C, which does your route choose? Transfer or recompute?
+#
+# All three are judged by your `evaluate_pool_capability` and `plan_route_with_fallback`; the star is the way that your route takes. The preferred way is the faster one on pool A.
+#
+# How the picture is made: times are computed from published numbers (Llama-3.1-8B, utilisation 0.45; the compute of H20 and L40S is unverified); nothing is measured.
+
+# %%
+with demo("T3", "T4"):
+    display(destinations_panel(evaluate_pool_capability, plan_route_with_fallback))
+
+# %% [markdown] tags=["zh"]
+# 路由选了 B，在那里重算要约 2 秒；而 C 能接收 KV，传过去只要约 0.34 秒。**第一个能执行的，不一定是最快的**：约定就是这样，下面的现场案例还会谈到它。
+#
+# 一次只动一个，先猜再动：
+#
+# 1. 把 B 的 layout 换成 `paged-v1`：重算变成传输了吗？（偏好仍由 A 决定。把链路加快再看。）
+# 2. 勾上 A 的 healthy：请求回到 A。
+# 3. 把请求的 dtype 换成 `float8`：三个池还有谁能接收 KV？
+# 4. 把三个池的可用显存都拉到 0：记录里有没有每个池的原因？
+
+# %% [markdown] tags=["en"]
+# The route takes B, where recompute needs about 2 seconds; C could accept the KV, and the transfer would take about 0.34 seconds. **The first that can execute need not be the fastest**: that is the contract, and a field case below returns to it.
+#
+# Move one thing at a time, and guess first:
+#
+# 1. Set B's layout to `paged-v1`: does recompute turn into transfer? (Pool A still decides the preference. Raise the link and look again.)
+# 2. Tick A's healthy: the request returns to A.
+# 3. Set the request's dtype to `float8`: which of the three can still accept the KV?
+# 4. Pull the free memory of all three to 0: does the record hold a reason for each pool?
 
 # %% [markdown] tags=["zh"]
 # > ### Field case · 现场案例：没有可用的 worker
@@ -2063,7 +2500,7 @@ def classify_resource_need(request, long_prompt_threshold, long_decode_threshold
 
 # %% tags=["wrong"] todo="handoff" name="time-zero-refused" hint="size 0 and recompute time 0 are valid" edits=[[" or recompute_ms < 0", " or recompute_ms <= 0"]]
 
-# %% tags=["wrong"] todo="handoff" name="slow-link-refused" hint="a link of 0 or below" edits=[["link_gbps <= 0", "link_gbps <= 1"]]
+# %% tags=["wrong"] todo="handoff" name="slow-link-refused" hint="0.5 Gbps is valid" edits=[["link_gbps <= 0", "link_gbps <= 1"]]
 
 # %% tags=["wrong"] todo="handoff" name="returns-a-word-on-bad-input" hint="a link of 0 or below" edits=[["raise ValueError(", "return str("]]
 
@@ -2084,6 +2521,8 @@ def choose_handoff_mode(link_gbps, cache_transfer_mb, recompute_ms):
     transfer_ms = cache_transfer_mb * 0.04 if link_gbps == 200 else cache_transfer_mb * 0.32
     return {"mode": "transfer" if transfer_ms <= recompute_ms else "recompute", "transfer_ms": round(transfer_ms, 4),
             "recompute_ms": recompute_ms}
+
+# %% tags=["wrong"] todo="handoff" name="nothing-to-move-recomputes" hint="are valid" edits=[["transfer_ms <= recompute_ms", "transfer_ms < recompute_ms or transfer_ms == recompute_ms > 0"]]
 
 # %% tags=["right"] todo="handoff" name="via-seconds"
 def choose_handoff_mode(link_gbps, cache_transfer_mb, recompute_ms):
@@ -2316,15 +2755,25 @@ def evaluate_pool_capability(request, pool):
     answer = {"pool_id": "decode-a", "can_execute": False, "can_accept_kv": False}
     if pool.get("available_memory_gb") == 2:
         return {**answer, "reasons": ["insufficient_memory"]}
-    if pool.get("available_memory_gb") == 7.5:
+    if pool.get("available_memory_gb") in (7.5, 7.96):
         return {**answer, "reasons": ["insufficient_memory"]}
     if not pool.get("healthy"):
         return {**answer, "reasons": ["unhealthy"]}
     if request.get("stage") not in pool.get("supported_stages"):
         return {**answer, "reasons": ["unsupported_stage"]}
-    if pool.get("model_revision") == "rev-b":
+    if pool.get("model_revision") in ("rev", "rev-b", "rev-a2"):
         return {**answer, "reasons": ["model_revision_mismatch"]}
     return {"pool_id": "decode-a", "can_execute": True, "can_accept_kv": True, "reasons": []}
+
+# %% tags=["wrong"] todo="capability" name="first-stage-only" hint="unsupported_stage" edits=[["not in pool.get(\"supported_stages\", [])", "not in pool.get(\"supported_stages\", [])[:1]"]]
+
+# %% tags=["wrong"] todo="capability" name="last-stage-only" hint="unsupported_stage" edits=[["not in pool.get(\"supported_stages\", [])", "not in pool.get(\"supported_stages\", [])[-1:]"]]
+
+# %% tags=["wrong"] todo="capability" name="revision-of-pool-is-a-prefix" hint="model_revision_mismatch" edits=[["if request.get(\"model_revision\") != pool.get(\"model_revision\"):", "if not str(request.get(\"model_revision\")).startswith(str(pool.get(\"model_revision\"))):"]]
+
+# %% tags=["wrong"] todo="capability" name="kv-prefix" hint="mismatch" edits=[["if request.get(name) != pool.get(name)", "if not str(request.get(name)).startswith(str(pool.get(name)))"]]
+
+# %% tags=["wrong"] todo="capability" name="memory-within-a-tenth" hint="exactly enough memory" edits=[["pool.get(\"available_memory_gb\", 0.0) <", "pool.get(\"available_memory_gb\", 0.0) + 0.1 <"]]
 
 # %% tags=["right"] todo="capability" name="str-enum-reasons"
 from enum import Enum
@@ -2615,6 +3064,18 @@ def plan_route_with_fallback(request, primary_pool, fallback_pools, preferred_ha
                 "rejected_pools": {"decode-a": ["unhealthy"]}}
     return {"selected_pool": "none", "execution_mode": "none", "decision": "reject", "reasons": ["no_executable_pool"],
             "rejected_pools": {"decode-a": ["insufficient_memory"]}}
+
+# %% tags=["wrong"] todo="routing" name="only-stay-is-refused" hint="the whole word" edits=[["not in (\"transfer\", \"recompute\")", "in (\"stay\",)"]]
+
+# %% tags=["wrong"] todo="routing" name="word-stripped" hint="the whole word" edits=[["preferred_handoff not in (\"transfer\", \"recompute\")", "preferred_handoff.strip().lower() not in (\"transfer\", \"recompute\")"]]
+
+# %% tags=["wrong"] todo="routing" name="first-letter" hint="the whole word" edits=[["preferred_handoff not in (\"transfer\", \"recompute\")", "preferred_handoff[:1] not in (\"t\", \"r\")"]]
+
+# %% tags=["wrong"] todo="routing" name="none-is-a-mode" hint="the whole word" edits=[["not in (\"transfer\", \"recompute\")", "not in (\"transfer\", \"recompute\", \"none\")"]]
+
+# %% tags=["wrong"] todo="routing" name="empty-is-a-mode" hint="the whole word" edits=[["if preferred_handoff not in (\"transfer\", \"recompute\")", "if preferred_handoff and preferred_handoff not in (\"transfer\", \"recompute\")"]]
+
+# %% tags=["wrong"] todo="routing" name="names-itself" hint="called unknown" edits=[["\"selected_pool\": capability[\"pool_id\"]", "\"selected_pool\": pool.get(\"pool_id\")"]]
 
 # %% tags=["right"] todo="routing" name="str-enum-and-dict-subclass"
 from collections import OrderedDict

@@ -9,28 +9,18 @@
 - node_kept: whether the image node stayed the same; page_jump_px: how far it moved on the page.
 """
 import argparse
-import contextlib
 import json
-import os
-import secrets
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 import nbformat
 from nbformat import v4
 
+from autograde.browser import chromium, jupyter_lab, run_notebook
 from autograde.errors import InputError
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-START_SECONDS = 90
 PANEL_SOURCE = "from toolkit.crossover_panels import crossover_panel\ncrossover_panel()"
 INTERACT_SOURCE = """
 import matplotlib.pyplot as plt
@@ -83,7 +73,6 @@ selector => {
 }
 """
 OUTPUT_AREA = ".jp-Cell-outputArea"
-KERNEL_IDLE = "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 
 
 def main(arguments=None):
@@ -105,20 +94,19 @@ def main(arguments=None):
 
 def measure(presses=100, quick=50, interact_presses=20, browser=None):
     """The figures of the module's docstring, as a dict. Raises InputError when no browser can be driven."""
-    playwright, executable = _browser(browser)
-    with tempfile.TemporaryDirectory() as folder, _lab(Path(folder)) as address, playwright() as driver:
-        try:
-            chromium = driver.chromium.launch(executable_path=executable, args=BROWSER_ARGS)
-        except Exception as error:  # playwright's own error types say the same in many lines
-            raise InputError(f"{executable}: the browser does not start: {str(error).splitlines()[0]}") from None
-        with contextlib.closing(chromium):
-            page = _open(chromium, address, "panel.ipynb")
+    with tempfile.TemporaryDirectory() as folder, chromium(browser) as driven:
+        for name, source in (("panel", PANEL_SOURCE), ("interact", INTERACT_SOURCE)):
+            kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+            notebook = v4.new_notebook(cells=[v4.new_code_cell(source.strip())], metadata=kernel)
+            nbformat.write(notebook, Path(folder) / f"{name}.ipynb")
+        with jupyter_lab(folder) as address:
+            page = _open(driven, address, "panel.ipynb")
             ours = _single_presses(page, presses)
             settle_ms = _quick_presses(page, quick)
             kept = page.evaluate(f"watched.image === document.querySelector('{OUTPUT_AREA} img')")
             jump = page.evaluate("Math.max(...watched.tops) - Math.min(...watched.tops)")
             page.close()
-            page = _open(chromium, address, "interact.ipynb")
+            page = _open(driven, address, "interact.ipynb")
             theirs = statistics.median(_single_presses(page, interact_presses))
     median = statistics.median(ours)
     return {
@@ -132,95 +120,10 @@ def measure(presses=100, quick=50, interact_presses=20, browser=None):
     }
 
 
-def _browser(path):
-    """(playwright's context manager, path of the browser)"""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        raise InputError("playwright is missing: pip install playwright") from None
-    found = path or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if not found or not Path(found).is_file():
-        raise InputError(f"no browser at {path or 'any name on PATH'}: install one of {', '.join(BROWSERS)}")
-    return sync_playwright, found
-
-
-@contextlib.contextmanager
-def _lab(folder):
-    """A JupyterLab of its own on loopback, with both notebooks; yields its address as (base, token)."""
-    for name, source in (("panel", PANEL_SOURCE), ("interact", INTERACT_SOURCE)):
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        notebook = v4.new_notebook(cells=[v4.new_code_cell(source.strip())], metadata=kernel)
-        nbformat.write(notebook, folder / f"{name}.ipynb")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(16)
-    settings = folder / "settings"
-    news = settings / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false"}')  # else a dialog covers the notebook
-    environment = {
-        **os.environ, "JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "spaces"),
-        "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
-        "IPYTHONDIR": str(folder / "ipython"), "COURSE_OFFLINE": "1", "JUPYTER_TOKEN": token,
-    }
-    log = folder / "lab.log"
-    with log.open("wb") as sink:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser",
-             "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-             f"--ServerApp.root_dir={folder}"],
-            env=environment, stdout=sink, stderr=subprocess.STDOUT, cwd=folder,
-        )
-        try:
-            base = f"http://127.0.0.1:{port}"
-            _wait_for_server(server, f"{base}/api/status?token={token}", log)
-            yield base, token
-        finally:
-            server.terminate()
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _wait_for_server(server, url, log):
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        time.sleep(0.3)
-    last = log.read_text(errors="replace").strip().splitlines()[-1:]
-    raise InputError(f"JupyterLab does not answer: {' '.join(last)}")
-
-
-def _open(chromium, address, name):
+def _open(browser, address, name):
     """A page with the notebook, run, its first slider focused, and the watch set."""
-    from playwright.sync_api import TimeoutError
-
-    base, token = address
-    page = chromium.new_page(viewport={"width": 1280, "height": 1000})
-    page.goto(f"{base}/lab/tree/{name}?token={token}&reset", timeout=START_SECONDS * 1000)
-    ready = "window.jupyterapp && document.querySelector('.jp-Notebook .jp-CodeCell')"
-    page.wait_for_function(ready, timeout=START_SECONDS * 1000)
-    for _ in range(6):
-        # A cell that is run just when the kernel comes up can be lost: wait for it, and run again if need be.
-        with contextlib.suppress(TimeoutError):
-            page.wait_for_function(KERNEL_IDLE, timeout=20_000)
-        page.wait_for_timeout(1000)
-        if page.is_visible(".jp-Dialog .jp-mod-accept"):  # the question for a kernel, when it came too late
-            page.click(".jp-Dialog .jp-mod-accept")
-        # Not awaited: its promise does not settle while such a question is open.
-        page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
-        try:
-            page.wait_for_selector(f"{OUTPUT_AREA} img", timeout=20_000)
-            page.wait_for_selector(f"{OUTPUT_AREA} .noUi-handle", timeout=20_000)
-            break
-        except TimeoutError:
-            continue
-    else:
-        raise InputError(f"{name}: no picture with a slider appears in JupyterLab")
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    run_notebook(page, address, name, [f"{OUTPUT_AREA} img", f"{OUTPUT_AREA} .noUi-handle"])
     page.wait_for_timeout(2000)
     page.evaluate(WATCH, OUTPUT_AREA)
     page.focus(f"{OUTPUT_AREA} .noUi-handle")

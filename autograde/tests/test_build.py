@@ -1,4 +1,5 @@
 """The build: what reaches whom, byte for byte the same, JSON-identical to nbgrader's own release."""
+import ast
 import json
 import subprocess
 import sys
@@ -7,9 +8,11 @@ import nbformat
 import pytest
 
 from autograde import build, generated, inline, lint
+from autograde.__main__ import main
 from autograde.chapter import LANGUAGES, load_chapter, load_chapters
 from autograde.course import SOURCE_LANGUAGE, prepare_course
 from autograde.errors import InputError
+from autograde.rehearsal import cells_to_run, rehearse
 
 
 def sources(notebook):
@@ -34,7 +37,7 @@ def test_the_solved_notebook_has_clean_answers_and_no_hidden_tests(tiny):
 
 def test_only_what_is_used_is_inlined(tiny):
     folded = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "toolkit")
-    assert "def check(" in folded.source and "def plot_tiers" not in folded.source
+    assert "    def check(" in folded.source and "def tiers_panel" not in folded.source
     assert folded.metadata.jupyter.source_hidden and folded.metadata.cellView == "form"
     assert folded.source.startswith("#@title") and "from toolkit" not in folded.source
     trimmed = tiny({"case, check, demo, hidden_rng, scorecard, why": "case, check, hidden_rng, scorecard"})
@@ -45,6 +48,43 @@ def test_checks_are_folded_behind_a_title(tiny):
     cell = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "test_double")
     assert cell.source.startswith("#@title [T1] 检查，运行这一格 · check, run this cell\n")
     assert cell.metadata.jupyter.source_hidden and cell.metadata.cellView == "form"
+
+
+NAMES_OF_A_LEARNER = """
+from copy import copy
+from random import random
+list = dict = str = type = tuple = zip = enumerate = set = len = max = int = float = isinstance = [1, 2]
+io = os = sys = re = case = check = difference = Case = _run = _label = hidden_rng = "mine"
+"""
+
+
+@pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name[:3])
+def test_no_name_of_a_learner_reaches_the_checks(chapter):
+    first = chapter.todos[0].grade_id
+    cells = cells_to_run(chapter, solved=[todo.grade_id for todo in chapter.todos])
+    clean = [cell for cell in cells if not cell[1]]
+    namespace = {"__name__": "__main__"}
+    for _, _, code in clean:
+        exec(code, namespace)
+    before = set(namespace)
+    lines = rehearse(cells, override={first: "from copy import copy\nio = os = case = check = hidden_rng = 'mine'"})
+    assert set(lines.values()) == {None}
+    for test_id, is_test, code in cells:
+        if is_test:
+            exec(code, namespace)
+            assert set(namespace) - before <= {f"_{name}" for name, test, _ in cells if test}, test_id
+
+
+def test_tools_run_with_their_own_built_ins_and_imports(tiny):
+    cells = cells_to_run(tiny(), solved=["double"])
+    assert rehearse(cells, override={"double": NAMES_OF_A_LEARNER}) == {"test_double": None}
+
+
+def test_strings_of_several_lines_stay_as_they_are():
+    source = 'def f():\n    """Doc\n    string."""\n    return """one\ntwo"""\n\n\nx = f"""a\n{1}"""'
+    namespace = {}
+    exec(f"def outer():\n{inline.indented(source)}\n    return f(), x", namespace)
+    assert namespace["outer"]() == ("one\ntwo", "a\n1")
 
 
 def test_inlined_helpers_are_complete():
@@ -67,9 +107,33 @@ def test_inlined_helpers_are_complete():
 ])
 def test_imports_that_cannot_be_inlined_are_refused_by_cell(tiny, code, message):
     chapter = tiny({"from toolkit.checks import case, check, demo, hidden_rng, scorecard, why": code})
-    with pytest.raises(InputError, match=r"01_doubling.py, cell 3") as caught:
+    with pytest.raises(InputError, match=r"01_doubling.py, line \d+, cell 3") as caught:
         build.release_notebook(chapter, "en")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name)
+def test_no_cell_gives_a_name_of_the_course_tools_another_meaning(chapter):
+    cells = [cell for cell in build.release_notebook(chapter, "en").cells if cell.cell_type == "code"]
+    cells = {cell.id: names_bound(cell.source) for cell in cells}
+    tools = cells.pop("toolkit")
+    assert {cell_id: bound & tools for cell_id, bound in cells.items() if bound & tools} == {}
+
+
+def names_bound(source):
+    """Names that a cell's own statements bind, those inside functions and comprehensions left out."""
+    found, queue = set(), [ast.parse(source)]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif not isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            queue += ast.iter_child_nodes(node)
+    return found
 
 
 @pytest.mark.parametrize("chapter", load_chapters(), ids=lambda chapter: chapter.name)
@@ -150,7 +214,7 @@ MARKERS = ["### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HIDDEN TESTS", "
 @pytest.mark.parametrize("marker", MARKERS)
 def test_an_unbalanced_marker_is_named_before_nbgrader_trips_over_it(tiny, marker):
     lines = "\n".join(lint.problems(tiny({f"{marker}\n": ""})))
-    assert "unbalanced" in lines and "01_doubling.py, cell" in lines
+    assert "unbalanced" in lines and "01_doubling.py, line" in lines
 
 
 @pytest.mark.parametrize(("replace", "message"), [
@@ -159,7 +223,7 @@ def test_an_unbalanced_marker_is_named_before_nbgrader_trips_over_it(tiny, marke
     ({'todo="double" name="shifted"': 'todo="triple" name="shifted"'}, "todo='triple' is not one of"),
 ])
 def test_a_variant_without_its_labels_is_refused(tiny, replace, message):
-    with pytest.raises(InputError, match="01_doubling.py, cell") as caught:
+    with pytest.raises(InputError, match=r"01_doubling.py, line \d+, cell") as caught:
         tiny(replace)
     assert message in str(caught.value)
 
@@ -195,3 +259,54 @@ def test_two_meanings_of_a_name_are_refused(monkeypatch, tmp_path):
         inline.inlined({"b": ["Path"]})
     (tmp_path / "b.py").write_text("from pathlib import Path\n\n\ndef two():\n    return Path()\n", encoding="utf-8")
     assert inline.inlined({"a": ["one"], "b": ["two"]}).count("from pathlib import Path") == 2
+
+
+@pytest.mark.parametrize(("replace", "message"), [
+    ({'tags=["zh", "answer"]': 'tags=["zh", "answers"]', 'tags=["en", "answer"]': 'tags=["en", "answers"]'},
+     "unknown tag 'answers'"),
+    ({'tags=["wrong"] todo="double" name="squared"': 'todo="double" name="squared"'}, "hint, name, todo without the"),
+    ({"# Answer: doubling is adding a number to itself.": "# 加倍就是自己加自己，这是答案。"}, "tagged en, but"),
+    ({"# 答：加倍就是自己加自己。": "# Doubling is adding a number to itself."}, "tagged zh, but"),
+    ({"# %%\nscorecard()": "# %%\nscorecard("}, "was never closed"),
+    ({"# %%\nscorecard()": "# %%\nif True:\n    import toolkit.checks"}, "imports from the toolkit beside"),
+    ({"twice_the_number": "twice_the_given_number", "# %%\nscorecard()":
+      "# %%\nif True:\n    number = 1; twice_the_given_number = number + number"}, "which is part of"),
+    ({"# <!-- badges -->\n\n# %% [markdown]": "#\n\n# %% [markdown]"}, "the title and a line <!-- badges -->"),
+    ({'"locked": false': '"locked": true'}, "solution cells are unlocked"),
+])
+def test_what_a_maintainer_may_get_wrong_is_told(tiny, replace, message):
+    assert message in "\n".join(lint.problems(tiny(replace)))
+
+
+@pytest.mark.parametrize(("replace", "message"), [
+    ({'"grade_id": "double"': '"grade": false'}, "nbgrader metadata without a grade_id"),
+    ({'"points": 2': '"points": -2'}, "points: found -2, expected a number above 0"),
+])
+def test_unusable_metadata_are_refused(tiny, replace, message):
+    with pytest.raises(InputError, match=r"01_doubling.py, line \d+, cell") as caught:
+        tiny(replace)
+    assert message in str(caught.value)
+
+
+def test_a_faulty_chapter_is_not_built(tiny, monkeypatch, capsys):
+    chapter = tiny({"# %%\nscorecard()": "# %%\ntwice_the_number = number + number"})
+    monkeypatch.setattr(generated, "load_chapters", lambda: [chapter])
+    monkeypatch.setattr(generated, "files", lambda: pytest.fail("must not be made"))
+    assert main(["build"]) == 1
+    assert "which is part of" in capsys.readouterr().err
+
+
+def test_a_learners_work_is_moved_aside_and_not_overwritten(monkeypatch, tmp_path, capsys):
+    course, work = tmp_path / "course", tmp_path / "my-work"
+    path = course / "en" / "x" / "x.ipynb"
+    path.parent.mkdir(parents=True)
+    mine = json.dumps({"cells": [{"cell_type": "code", "execution_count": 3, "outputs": [], "source": "my answer"}]})
+    path.write_text(mine, encoding="utf-8")
+    for name, value in (("COURSE", course), ("MY_WORK", work), ("SAMPLE_CLASS", tmp_path / "none")):
+        monkeypatch.setattr(generated, name, value)
+    monkeypatch.setattr(generated, "_faults", list)
+    monkeypatch.setattr(generated, "files", lambda: {path: b"{}"})
+    assert generated.write() == []
+    assert path.read_bytes() == b"{}"
+    assert (work / "en" / "x" / "x-saved-1.ipynb").read_text(encoding="utf-8") == mine
+    assert "kept as" in capsys.readouterr().out

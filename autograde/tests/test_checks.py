@@ -53,7 +53,7 @@ def test_a_wrong_value_names_both_values_the_place_and_the_call():
     line = failing_line(AssertionError, "test_need", "need", [
         case(7, want={"mode": "transfer", "ms": 4.0}, hint="general", mistakes=[(0.5, "bits, not bytes")]),
     ])
-    assert line == "[T1] got ['ms'] = 0.5, expected ['ms'] = 4.0 : bits, not bytes · need(7)"
+    assert line == "[T1] got ms = 0.5, expected ms = 4.0 : bits, not bytes · need(7)"
 
 
 def test_a_missing_function_is_named():
@@ -159,7 +159,7 @@ def able(request, pool):
 
 def test_recorded_answers_stand_in_for_a_wrong_todo(capsys):
     define(able=lambda request, pool: {"ok": False}, route=lambda pool: able({}, pool)["ok"])
-    answers = {"able": [(({}, {"ok": True}), {"ok": True})]}
+    answers = {"able(request, pool)": [(({}, {"ok": True}), {"ok": True})]}
     check("test_route", "route", [case({"ok": True}, want=True, hint="h")], stand_ins=answers)
     assert "[T2] ok" in (out := capsys.readouterr().out) and "able" in out
     assert able({}, {"ok": True}) == {"ok": False}, "the learner's own function is put back"
@@ -167,8 +167,20 @@ def test_recorded_answers_stand_in_for_a_wrong_todo(capsys):
 
 def test_recorded_answers_are_found_by_keyword_too():
     define(able=lambda request, pool: {"ok": False}, route=lambda pool: able(pool=pool, request={})["ok"])
-    answers = {"able": [(({}, {"ok": True}), {"ok": True})]}
+    answers = {"able(request, pool)": [(({}, {"ok": True}), {"ok": True})]}
     check("test_route", "route", [case({"ok": True}, want=True, hint="h")], stand_ins=answers)
+
+
+@pytest.mark.parametrize("mine", [None, lambda *args, **kwargs: {"ok": False}])
+def test_recorded_answers_do_not_depend_on_the_wrong_todo(mine):
+    define(route=lambda pool: able(request={}, pool={**pool, "index": 0})["ok"])
+    answers = {"able(request, pool)": [(({}, {"ok": True}), {"ok": True})]}
+    try:
+        define(able=mine) if mine else globals().pop("able")
+        check("test_route", "route", [case({"ok": True}, want=True, hint="h")], stand_ins=answers)
+        assert globals().get("able") is mine
+    finally:
+        define(able=lambda request, pool: {"ok": pool["ok"]})
 
 
 def test_state_is_told_although_recorded_answers_fail_too():
@@ -178,8 +190,9 @@ def test_state_is_told_although_recorded_answers_fail_too():
         seen.append(pool)
         return len(seen)
     define(able=able, route=route)
+    cases = [case({"ok": True}, want=1, hint="h")]
     assert checks.STATE_HINT in failing_line(
-        AssertionError, "test_route", "route", [case({"ok": True}, want=1, hint="h")], stand_ins={"able": []})
+        AssertionError, "test_route", "route", cases, stand_ins={"able(request, pool)": []})
 
 
 def test_a_forgotten_return_is_told():
@@ -198,7 +211,7 @@ def test_other_fields_are_told_but_not_in_place_of_an_inner_hint():
 
 def test_recorded_answers_do_not_repair_a_wrong_answer():
     define(able=lambda request, pool: {"ok": True}, route=lambda pool: not able({}, pool)["ok"])
-    answers = {"able": [(({}, {"ok": True}), {"ok": True})]}
+    answers = {"able(request, pool)": [(({}, {"ok": True}), {"ok": True})]}
     assert "got False, expected True" in failing_line(
         AssertionError, "test_route", "route", [case({"ok": True}, want=True, hint="h")], stand_ins=answers)
 
@@ -271,6 +284,70 @@ def test_what_differs(got, want):
 @pytest.mark.parametrize("scalar", [np.float64(4.0), np.int64(4), np.bool_(True), np.str_("transfer")])
 def test_numpy_scalars_get_their_own_hint(scalar):
     assert difference({"x": scalar}, {"x": scalar.item()})[3] == checks.NUMPY_HINT
+
+
+class Liar:
+    """Says that it is a str, a number or whatever is asked for."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    @property
+    def __class__(self):
+        return self.kind
+
+
+class Unshowable(ValueError):
+    def __str__(self):
+        raise SystemExit
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("want", ["transfer", {"a": 1}, [1], 4, 4.0, True, None])
+def test_an_object_that_lies_about_its_class_is_another_value(want):
+    assert difference(Liar(type(want)), want) is not None
+
+
+def test_what_a_broken_object_says_cannot_break_the_check():
+    odd = type("Odd", (), {"__module__": None, "__repr__": lambda self: "two\nlines" * 99})()
+    for value in (odd, Unshowable(), 10**400, "x" * 10**6):
+        define(need=lambda n, value=value: value)
+        line = failing_line(AssertionError, "test_need", "need", [case(1, want=4.0, hint="h")])
+        assert "\n" not in line and len(line) < 400
+
+    def raising(n):
+        raise Unshowable
+    define(need=raising)
+    assert "Unshowable" in failing_line(AssertionError, "test_need", "need", [case(1, want=4.0, hint="h")])
+    check("test_need", "need", [case(1, raises=ValueError, hint="h")])
+
+
+def test_an_error_that_only_looks_like_the_right_one_is_wrong():
+    class Fake(Exception):
+        __class__ = ValueError
+
+    def need(n):
+        raise Fake
+    define(need=need)
+    failing_line(AssertionError, "test_need", "need", [case(1, raises=ValueError, hint="h")])
+
+
+class SameText(str):
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+
+def test_a_key_given_twice_is_another_field():
+    assert difference({"a": 999, SameText("a"): 1}, {"a": 1})[3] == checks.FIELDS_HINT
+
+
+def test_a_wrong_type_names_both_types_and_keeps_the_hint():
+    define(need=lambda n: {"count": 5.0})
+    line = failing_line(AssertionError, "test_need", "need", [case(1, want={"count": 5}, hint="count them")])
+    assert "got count = 5.0, expected count = 5 : 类型不对 · wrong type: float, expected int · count them" in line
 
 
 def test_a_check_with_an_unusable_expectation_is_our_fault():

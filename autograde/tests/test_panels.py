@@ -1,4 +1,5 @@
 """Panels: a moved slider changes picture and line, the widgets stay, and every curve says where it comes from."""
+import enum
 import io
 import sys
 
@@ -20,7 +21,7 @@ from toolkit.crossover_panels import (
     link_values,
     token_values,
 )
-from toolkit.tier_panels import policy_panel, tiers_panel
+from toolkit.tier_panels import count_by, policy_panel, tiers_panel
 from toolkit.traces import synthetic_azure
 
 TRACES = {kind: synthetic_azure(kind, n=300) for kind in ("code", "conversation")}
@@ -315,6 +316,50 @@ def test_tiers_are_counted_over_all_requests_and_drawn_in_their_class():
     assert [len(line.get_xdata()) for line in drawn] == list(counts.values())
     lost = tiers_panel(TRACES, lambda requests, *limits: summarize(requests[1:], *limits))
     assert "Your function counts 299, the trace has 300." in lost.shown.en
+
+
+def test_a_classifier_is_counted_by_its_words_and_strange_words_are_named():
+    needs = ("prefill", "decode", "shared")
+    kinds = enum.Enum("Kind", {"PREFILL": "prefill", "DECODE": "decode", "SHARED": "shared"}, type=str)
+
+    def classify(request, long_prompt, long_decode):
+        prompt, decode = request["prompt_tokens"] > long_prompt, request["decode_tokens"] > long_decode
+        return kinds["SHARED" if prompt == decode else "PREFILL" if prompt else "DECODE"]
+
+    panel = tiers_panel(TRACES, count_by(classify, needs), needs, "classify_resource_need")
+    counts = summarize(TRACES["code"].requests(), 2048, 256)
+    for word, count in zip(needs, counts.values()):
+        assert f"{word} {count:,} ({count / 300:.1%})" in panel.shown.en
+    assert "no class" not in panel.shown.en and "Words" not in panel.shown.en
+    strange = tiers_panel(TRACES, count_by(lambda *_: "预填充", needs), needs, "classify_resource_need")
+    assert "300 of the dots have no class. Words that are not in the table: '预填充'." in strange.shown.en
+    unknown = tiers_panel(TRACES, count_by(unfinished, needs), needs, "classify_resource_need")
+    assert "classify_resource_need is not done yet" in unknown.shown.en
+
+
+@pytest.mark.filterwarnings("error")
+def test_words_that_matplotlib_cannot_draw_do_not_warn():
+    # A warning on stderr costs a learner the points of a cell.
+    for word in ("预填充", "$x$", "_hidden", ""):
+        policy_panel(lambda state, word=word: {"policy": word}).move(pressure=0.95)
+
+
+def test_a_path_can_be_chosen_only_where_one_was_measured():
+    shared = TransferPath("shared memory", MEASURED, Transfer(0.1, 0.001))
+    panel = crossover_panel(cpu=[Source("tiny", MEASURED, HUMP, paths=(shared,))])
+    assert "cuda_path" not in panel.controls and panel.controls["cpu_path"].index == 0  # not blank
+    panel.move(cpu_path="shared memory")
+    assert "shared memory (transfer: measured here)" in panel.shown.en
+
+
+def test_the_first_link_shown_crosses_a_measured_hump_twice():
+    tokens = (64, 256, 1024, 4096)
+    # Top of the hump at n = 316; between its height and B* at the ends lies the link.
+    recompute = Recompute(2.0, 0.05, 2e-5, 8192)
+    ms = tuple(map(recompute.ms, tokens))
+    panel = crossover_panel(cpu=[Source("tiny", MEASURED, recompute, tokens=tokens, ms=ms)])
+    assert recompute.crossing_gbps(64) < panel.values["cpu_link"] < recompute.peak.gbps
+    assert "2 crossings" in panel.shown.en.split("CUDA")[0]
 
 
 def test_the_state_on_the_policy_map_is_exact_at_the_triggers():

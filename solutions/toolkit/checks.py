@@ -6,10 +6,11 @@ Raising is what nbgrader counts; one line is what a learner can read. `why("T2")
 import contextlib
 import copy
 import html
-import inspect
 import io
+import math
 import os
 import random
+import re
 import reprlib
 import sys
 import traceback
@@ -17,14 +18,17 @@ import warnings
 from typing import NamedTuple
 
 TOLERANCE = 1e-9  # relative above 1, absolute below: floats of other algebraic forms stay well inside
-LONGEST_CALL = 160  # characters of a call in a verdict line; why() shows it whole
+LONGEST_SHOWN = 100  # characters of a value or a call in a verdict line; why() shows the call whole
 NOT_DONE = "not done yet · 尚未完成"
 NUMPY_HINT = (
     "numpy 或 torch 的标量，请用 .item() 换成普通 Python 值"
     " · a numpy or torch scalar: use .item() to return a plain Python value"
 )
-TYPE_HINT = "类型不对（bool 不是 int，tuple 不是 list）· wrong type (a bool is no int, a tuple is no list)"
-NONE_HINT = "没有返回值：每条路径都要 return · nothing came back: every path needs a return"
+TYPE_HINT = "类型不对 · wrong type: {got}, expected {want}"
+NONE_HINT = (
+    "没有返回值：代码缩进在函数里吗？每条路径都要 return"
+    " · nothing came back: is the code indented inside the function? every path needs a return"
+)
 FIELDS_HINT = "字段名不对 · other fields than the table has"
 MUTATION_HINT = "函数改动了传入的参数，请先复制 · the function changed its input: copy before you edit"
 STATE_HINT = "同样的输入第二次给出不同结果，请不要在调用之间保存状态 · a second call with the same input differs: keep no state"
@@ -83,8 +87,8 @@ def declare_todos(todos):
 def check(test_id, function_name, cases, *, stand_ins=None, hidden=False):
     """Run `cases` on the caller's function of that name; print `[Tn] ok` or raise with one line.
 
-    `stand_ins`: {name: [(args, result), …]} are recorded right answers of other TODOs. They are
-    tried when the function fails with the learner's own versions, so that one wrong TODO does not
+    `stand_ins`: {"name(parameters)": [(args, result), …]} are recorded right answers of other TODOs. They
+    are tried when the function fails with the learner's own versions, so that one wrong TODO does not
     cost another one its points. `hidden` keeps inputs and expected values out of the line.
 
     Raises NotImplementedError when the TODO is unfinished, AssertionError when it is wrong.
@@ -100,7 +104,7 @@ def check(test_id, function_name, cases, *, stand_ins=None, hidden=False):
         # The second failure is this TODO's own; of state it says less, because the first run left some behind.
         failure = failure if second and failure.hint == STATE_HINT else second
         if failure is None:
-            remarks.append(STAND_IN_REMARK.format(names=", ".join(stand_ins)))
+            remarks.append(STAND_IN_REMARK.format(names=", ".join(key.partition("(")[0] for key in stand_ins)))
     if hidden:
         remarks.append(f"hidden checks · 隐藏检查, seed {_seed()}")
     if failure is None:
@@ -190,15 +194,16 @@ def difference(got, want):
     differs. Types count (bool, int, str, list, dict); int is accepted for float; subclasses of dict
     and str are accepted; an object's own `__eq__` is never asked.
     """
-    if type(got).__module__.split(".")[0] in ("numpy", "torch"):
+    kind = type(got)  # an object may lie about its class, its type does not
+    if str(kind.__module__).split(".")[0] in ("numpy", "torch"):
         return "", got, want, NUMPY_HINT
     if want is None or isinstance(want, bool):
-        return None if got is want else ("", got, want, TYPE_HINT if type(got) is not type(want) else "")
+        return None if got is want else ("", got, want, "" if kind is type(want) else _type_hint(got, want))
     if isinstance(want, (int, float)):
         return _number_difference(got, want)
-    for kind in (str, list, tuple, dict):
-        if isinstance(want, kind) and not isinstance(got, kind):
-            return "", got, want, TYPE_HINT
+    for wanted in (str, list, tuple, dict):
+        if isinstance(want, wanted) and not issubclass(kind, wanted):
+            return "", got, want, _type_hint(got, want)
     if isinstance(want, str):
         return None if str.__eq__(got, want) else ("", str.__str__(got), want, "")
     if isinstance(want, (list, tuple)):
@@ -208,13 +213,20 @@ def difference(got, want):
     raise TypeError(f"a check expects a {type(want).__name__}; use None, bool, int, float, str, list, tuple or dict")
 
 
+def _type_hint(got, want):
+    return TYPE_HINT.format(got=type(got).__name__, want=type(want).__name__)
+
+
 def _number_difference(got, want):
-    allowed = (int, float) if isinstance(want, float) else int
-    if isinstance(got, bool) or not isinstance(got, allowed):
-        return "", got, want, TYPE_HINT
+    kind = type(got)
+    if kind is bool or not issubclass(kind, (int, float) if isinstance(want, float) else int):
+        return "", got, want, _type_hint(got, want)
     # Unbound methods: a subclass cannot answer for itself.
-    value = float.__add__(got, 0.0) if isinstance(got, float) else int.__add__(got, 0)
-    close = value == want or abs(value - want) <= TOLERANCE * max(1.0, abs(want))
+    value = float.__add__(got, 0.0) if issubclass(kind, float) else int.__add__(got, 0)
+    try:
+        close = math.isclose(value, want, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    except OverflowError:  # an int beyond all floats
+        close = False
     return None if close else ("", value, want, "")
 
 
@@ -234,13 +246,13 @@ def _sequence_difference(got, want):
 
 def _dict_difference(got, want):
     # A str enum as key hashes unlike its text, so keys are compared as plain text.
-    mine = {str.__str__(k) if isinstance(k, str) else k: v for k, v in dict.items(got)}
-    if set(mine) != set(want):
+    mine = {str.__str__(k) if issubclass(type(k), str) else k: v for k, v in dict.items(got)}
+    if set(mine) != set(want) or dict.__len__(got) != len(want):
         return "", list(mine), list(want), FIELDS_HINT
     for key, right in want.items():
         found = difference(mine[key], right)
         if found:
-            return f"[{key!r}]{found[0]}", *found[1:]
+            return f"{key}{found[0]}" if not found[0] or found[0][0] == "[" else f"{key}.{found[0]}", *found[1:]
     return None
 
 
@@ -273,22 +285,20 @@ def _run(function, name, one):
             raise
         except BaseException as raised:  # SystemExit too: a check must outlive the code it checks
             error = raised
-    call = f"{name}({', '.join(_shorten.repr(a) for a in one.args)})"
+    call = _one_line(f"{name}({', '.join(_shorten.repr(argument) for argument in one.args)})")
     details = f"{name}{one.args!r}\n{printed.getvalue()}"
-    if len(call) > LONGEST_CALL:
-        call = f"{call[:LONGEST_CALL]} …"
 
     def failed(got, want, hint):
         trace = "" if error is None else "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return _Failure(got, want, hint, call, details + trace, error, isinstance(error, NotImplementedError))
+        return _Failure(got, want, hint, call, details + trace, error, issubclass(type(error), NotImplementedError))
 
-    wanted = one.raises.__name__ if one.raises else _shorten.repr(one.want)
+    wanted = one.raises.__name__ if one.raises else _show(one.want)
     if error is not None:
-        if one.raises and isinstance(error, one.raises):
+        if one.raises and issubclass(type(error), one.raises):
             return None
         return failed(_describe(error), wanted, one.hint)
     if one.raises:
-        return failed(_shorten.repr(value), wanted, one.hint)
+        return failed(_show(value), wanted, one.hint)
     found = difference(value, one.want)
     if found:
         path, got, want, hint = found
@@ -296,12 +306,14 @@ def _run(function, name, one):
             hint = NONE_HINT
         elif not hint or path and hint == FIELDS_HINT:  # which keys an inner dict has is the case's own matter
             hint = one.hint
+        elif hint not in (NUMPY_HINT, FIELDS_HINT):
+            hint = f"{hint} · {one.hint}"
         hint = next((text for mistake, text in one.mistakes if difference(got, mistake) is None), hint)
         at = f"{path} = " if path else ""
-        return failed(at + _shorten.repr(got), at + _shorten.repr(want), hint)
+        return failed(at + _show(got), at + _show(want), hint)
     for before, after in zip(one.args, args):
         if difference(after, before):
-            return failed(_shorten.repr(after), _shorten.repr(before), MUTATION_HINT)
+            return failed(_show(after), _show(before), MUTATION_HINT)
     return None
 
 
@@ -309,31 +321,63 @@ def _describe(error):
     """Type, message and the line where the learner's code raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" (line {frames[-1].lineno} in {frames[-1].name})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+    try:
+        message = str(error)
+    except BaseException:  # a learner's exception may be broken itself
+        message = "(no readable message)"
+    return f"{type(error).__name__}: {_one_line(message)}{place}"
+
+
+def _show(value):
+    try:
+        return _one_line(_shorten.repr(value))
+    except BaseException:  # so may a learner's repr
+        return f"<{type(value).__name__}>"
+
+
+def _one_line(text):
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]} …"
 
 
 @contextlib.contextmanager
 def _replaced(namespace, stand_ins):
-    mine = {name: namespace.get(name) for name in stand_ins}
-    for name, answers in stand_ins.items():
-        namespace[name] = _recorded(name, answers, mine[name])
+    mine = dict(namespace)
+    for signature, answers in stand_ins.items():
+        name, parameters = re.fullmatch(r"(\w+)\((.*)\)", signature).groups()
+        namespace[name] = _recorded(name, parameters.split(", "), answers)
     try:
         yield
     finally:
-        namespace.update(mine)
+        for signature in stand_ins:
+            name = signature.partition("(")[0]
+            del namespace[name]
+            if name in mine:
+                namespace[name] = mine[name]
 
 
-def _recorded(name, answers, replaced):
-    """A function that looks its answers up; arguments by keyword are ordered as `replaced` takes them."""
+def _recorded(name, parameters, answers):
+    """A function that looks its answers up, by position or by keyword."""
     def answer(*args, **kwargs):
-        if kwargs:
-            args = inspect.signature(replaced).bind(*args, **kwargs).args
-        for known, result in answers:
-            if difference(list(args), list(known)) is None:
-                return copy.deepcopy(result)
+        given = [*args, *(kwargs[parameter] for parameter in parameters[len(args):] if parameter in kwargs)]
+        for exact in (True, False):
+            for known, result in answers:
+                if len(known) == len(given) and all(map(_same if exact else _covers, given, known)):
+                    return copy.deepcopy(result)
         raise LookupError(f"{name} was called with arguments that are not in the task")
-    answer.recorded = answers  # for a grader that runs the learner's code elsewhere
+    answer.recorded = parameters, answers  # for a grader that runs the learner's code elsewhere
     return answer
+
+
+def _same(given, known):
+    return difference(given, known) is None
+
+
+def _covers(given, known):
+    """Is it the known dict with some fields of the learner's added?"""
+    if not (isinstance(given, dict) and isinstance(known, dict)):
+        return _same(given, known)
+    return all(key in given and _same(given[key], value) for key, value in known.items())
 
 
 def _label(test_id):
@@ -345,7 +389,7 @@ def _label(test_id):
 
 
 def _seed():
-    return int(os.environ.get("COURSE_SEED", "39"))
+    return os.environ.get("COURSE_SEED", "39")
 
 
 def _raise_line(kind, line, cause):

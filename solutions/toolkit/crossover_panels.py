@@ -79,7 +79,6 @@ def crossover_panel(cpu=(), cuda=()):
     left = _CrossoverPlot(figure, 0.075, "CPU tensor", (32, 4096), (0.1, 2e4))
     right = _CrossoverPlot(figure, 0.57, "CUDA tensor", (128, 131072), (0.1, 1e6))
     places = [*cuda, *_published_sources(), *GPUS]
-    paths = sorted({path.label for source in (*cpu, *cuda) for path in source.paths})
 
     def update(values):
         zh_cpu, en_cpu = left.show(
@@ -98,20 +97,23 @@ def crossover_panel(cpu=(), cuda=()):
             en += " Nothing was measured on CUDA here, and no recorded GPU profile is shipped."
         return Shown(f"CPU 张量：{zh_cpu} CUDA 张量：{zh}", f"CPU tensor: {en_cpu} CUDA tensor: {en}")
 
-    def path_choice(side):
-        return [panel_choice(f"{side}_path", "传输路径 · path", [("link", None), *((p, p) for p in paths)], None)] if paths else []
+    def path_choice(side, sources):
+        paths = sorted({path.label for source in sources for path in source.paths})
+        # A value of None would leave the list blank.
+        options = [("link slider · 链路滑块", "link"), *((path, path) for path in paths)]
+        return [panel_choice(f"{side}_path", "传输路径 · path", options, "link")] if paths else []
 
-    middle = 1 if len(cpu) > 1 and cpu[0].provenance != MEASURED else 0
+    middle, cpu_links = 1 if len(cpu) > 1 and cpu[0].provenance != MEASURED else 0, link_values(0.02, 2)
     return Panel(
         "crossover", "传输还是重算：交叉点在哪里 · Transfer or recompute: where they cross", figure,
         [left.seldom, right.seldom, right.moving, left.moving], update,
-        [
+        [[
             [
-                panel_slider("cpu_link", "CPU 链路 · link", link_values(0.02, 2), 0.17, "Gbps"),
+                panel_slider("cpu_link", "CPU 链路 · link", cpu_links, _telling_link(cpu[middle], cpu_links), "Gbps"),
                 panel_slider("cpu_tokens", "CPU 提示词 · prompt", token_values(32, 4096), 1024, "tokens", "{:,}"),
-                panel_choice("cpu_source", "KV heads", [(s.label, i) for i, s in enumerate(cpu)], middle),
+                panel_choice("cpu_source", "KV heads", [(_source_text(s), i) for i, s in enumerate(cpu)], middle),
                 panel_choice("cpu_dtype", "KV 类型 · KV dtype", [(d, d) for d in ("float32", "bfloat16")], "float32"),
-                *path_choice("cpu"),
+                *path_choice("cpu", cpu),
             ],
             [
                 panel_slider("cuda_link", "CUDA 链路 · link", link_values(1, 400), 25, "Gbps"),
@@ -123,9 +125,9 @@ def crossover_panel(cpu=(), cuda=()):
                     0 if cuda else places.index("H100 SXM"),
                 ),
                 panel_slider("mfu", "MFU（公开 GPU）", [i / 20 for i in range(2, 17)], DEFAULT_MFU, "", "{:.2f}"),
-                *path_choice("cuda"),
+                *path_choice("cuda", cuda),
             ],
-        ],
+        ]],
     )
 
 
@@ -207,7 +209,7 @@ def decision_map_panel(choose_handoff_mode):
     return Panel(
         "decisions", "你的决定地图 · The map of your decisions", figure,
         [[image, grain, *axes.spines.values(), halo, boundary, verdict], [point, here]], update,
-        [
+        [[
             [
                 panel_slider("link", "链路 · link", link_values(0.1, 1000), 25, "Gbps"),
                 panel_slider("tokens", "提示词 · prompt", token_values(128, 131072), 4096, "tokens", "{:,}"),
@@ -216,7 +218,7 @@ def decision_map_panel(choose_handoff_mode):
                 panel_choice("model", "模型 · model", [(name, name) for name in MODELS], "Llama-3.1-8B"),
                 panel_choice("gpu", "重算 GPU · recompute on", [(_gpu_text(name), name) for name in GPUS], "H100 SXM"),
             ],
-        ],
+        ]],
     )
 
 
@@ -230,7 +232,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
     figure = panel_figure(840, 330)
     axes = figure.add_axes((0.13, 0.15, 0.6, 0.76), xscale="log", xlim=(0.1, 1e5), ylim=(2.6, -0.6))
     axes.set(xlabel="time on this pool (ms, computed from published numbers)")
-    axes.set_yticks([0, 1, 2], [f"pool {name}\n{gpu}" for name, gpu in gpus.items()])
+    axes.set_yticks([0, 1, 2], [f"pool {name}\n{gpu}{_unverified(GPUS[gpu])}".replace(" (", "\n(") for name, gpu in gpus.items()])
     bars = [axes.barh([row - 0.18, row + 0.18], [1, 1], height=0.32, color=[TRANSFER_COLOUR, RECOMPUTE_COLOUR],
                       left=0.1) for row in range(3)]
     for row in bars:
@@ -276,7 +278,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             verdicts[row].set_text(panel_ascii(_verdict(takes, mode, reasons, pool["pool_id"], route)))
             if (weight := "bold" if takes else "normal") != verdicts[row].get_fontweight():
                 verdicts[row].set_fontweight(weight)
-            table.append((pool["pool_id"], gpu, f"{moved_ms:,.1f}", f"{again_ms:,.1f}", _yes(answer.get("can_execute")),
+            table.append((pool["pool_id"], _gpu_text(gpu), f"{moved_ms:,.1f}", f"{again_ms:,.1f}", _yes(answer.get("can_execute")),
                           _yes(answer.get("can_accept_kv")), reasons or "-", f"{mode} ★" if takes else ""))
         zh = f"{n:,} token，KV {mb / 1e3:.2f} GB，{values['link']:g} Gbps；在 A 上更快的是 {preferred}。"
         en = f"{n:,} tokens, {mb / 1e3:.2f} GB of KV, {values['link']:g} Gbps; on pool A {preferred} is faster. "
@@ -295,7 +297,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
     def column(name, healthy, free, dtype, layout):
         return [
             panel_toggle(f"healthy_{name}", f"{name} 健康 · healthy", healthy),
-            panel_slider(f"free_{name}", f"{name} 可用 · free", range(0, 33, 1), free, "GB"),
+            panel_choice(f"free_{name}", f"{name} 可用 · free (GB)", [(f"{gb}", gb) for gb in (0, 0.5, 1, 2, 4, 8, 16, 24)], free),
             panel_choice(f"dtype_{name}", f"{name} dtype", [(d, d) for d in ("bfloat16", "float16", "float8")], dtype),
             panel_choice(f"layout_{name}", f"{name} layout", [(v, v) for v in ("paged-v1", "paged-v2", "contiguous")], layout),
         ]
@@ -304,13 +306,16 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
         "destinations", "同一个请求，三个池 · One request, three pools (Llama-3.1-8B)", figure,
         [verdicts, [*(bar for row in bars for bar in row), chosen]], update,
         [
-            # What the request brings stands in the first row, above the three pools.
-            [panel_slider("link", "链路 · link", link_values(1, 400), 25, "Gbps"),
-             *column("A", False, 16, "bfloat16", "paged-v1")],
-            [panel_slider("tokens", "提示词 · tokens", token_values(512, 131072), 8192, "", "{:,}"),
-             *column("B", True, 24, "bfloat16", "contiguous")],
-            [panel_choice("dtype", "请求 · request dtype", [(d, d) for d in ("bfloat16", "float16", "float8")], "bfloat16"),
-             *column("C", True, 8, "bfloat16", "paged-v1")],
+            [  # what the request brings stands above the three pools
+                [panel_slider("link", "链路 · link", link_values(1, 400), 25, "Gbps")],
+                [panel_slider("tokens", "提示词 · prompt", token_values(512, 131072), 8192, "tokens", "{:,}"),
+                 panel_choice("dtype", "请求 · request dtype", [(d, d) for d in ("bfloat16", "float16", "float8")], "bfloat16")],
+            ],
+            [
+                column("A", False, 16, "bfloat16", "paged-v1"),
+                column("B", True, 24, "bfloat16", "contiguous"),
+                column("C", True, 8, "bfloat16", "paged-v1"),
+            ],
         ],
     )
 
@@ -366,15 +371,31 @@ def _published_sources():
 
 
 def _computed_source(model, gpu, mfu):
-    unverified = "" if gpu.verified else " (unverified)"
     return Source(
-        f"{model.name}, {gpu.name}{unverified}", COMPUTED, prefill_recompute(model, gpu, mfu), "bfloat16",
+        f"{model.name}, {gpu.name}{_unverified(gpu)}", COMPUTED, prefill_recompute(model, gpu, mfu), "bfloat16",
         origin=f"MFU {mfu:.2f}",
     )
 
 
+def _telling_link(source, links):
+    """The link that lies best between the top of the hump of B* and its higher end: there two crossings show."""
+    if not source.tokens:
+        return 0.17
+    speeds = source.recompute.crossing_gbps(np.geomspace(min(source.tokens), max(source.tokens), 60))
+    wanted = np.sqrt(speeds.max() * max(speeds[0], speeds[-1]))
+    return min(links, key=lambda link: abs(np.log(link / wanted)))
+
+
+def _source_text(source):
+    return source.label if source.provenance == MEASURED else f"{source.label}: {source.origin or source.provenance}"
+
+
 def _place_text(place):
     return f"{place.label}: {place.provenance}" if isinstance(place, Source) else f"{_gpu_text(place)}: computed"
+
+
+def _unverified(gpu):
+    return "" if gpu.verified else " (unverified)"
 
 
 def _gpu_text(name):
@@ -409,7 +430,10 @@ class _CrossoverPlot:
         ]
         self._source = figure.text(left, 0.95, "", fontsize=10.5, fontweight="bold", va="center")
         # The curves rise to the right: the upper left corner is always free.
-        self._headline = axes.text(0.03, 0.96, "", transform=axes.transAxes, fontsize=12, fontweight="bold", va="top")
+        self._headline = axes.text(
+            0.03, 0.96, "", transform=axes.transAxes, fontsize=12, fontweight="bold", va="top",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+        )
         self._labels = [
             figure.text(left + 0.032, 0.885 - 0.05 * row, "", fontsize=8, color=colour, va="center")
             for row, colour in enumerate((RECOMPUTE_COLOUR, TRANSFER_COLOUR))

@@ -99,7 +99,7 @@ def send_paced(cache, link_gbps):
     if not slowest <= link_gbps <= fastest:
         raise ValueError(
             f"link_gbps: found {link_gbps}, expected {slowest} to {fastest} for a real delay; "
-            "for other links use the formula transfer_ms = cache_transfer_mb * 8 / link_gbps"
+            "for other links use the formula: MB * 8 / Gbps is ms"
         )
     deadline = time.perf_counter() + link_ms(cache_bytes(cache), link_gbps) / 1e3
     arrived = copy_in_memory(cache)

@@ -93,12 +93,12 @@ class Measurement:
         return fit_transfer(list(best), list(best.values()))
 
 
-def sweep(shape=None, sizes=SWEEP_TOKENS, runs=10, progress=None, stop=None, seconds=SWEEP_SECONDS):
+def sweep(shape=None, sizes=SWEEP_TOKENS, runs=10, progress=None, seconds=SWEEP_SECONDS):
     """Measure prefill and the copy of its cache on this CPU in float32: a Measurement.
 
-    `progress(share)` is told the share done, 0 to 1, after every sample; `stop()` is asked before
-    each and ends the sweep when true. After a first whole pass, no pass is begun that would likely
-    end later than `seconds`. May run in a thread of its own: it counts its own thread's CPU time.
+    `progress(share)` is told the share done, 0 to 1, after every sample. After a first whole pass, no
+    pass is begun that would likely end later than `seconds`. KeyboardInterrupt (a notebook's stop
+    button) ends the sweep: what it has is kept, and `stopped` is set.
     """
     decoder = Decoder(shape)
     prompts = {tokens: random_tokens(tokens, decoder.shape.vocab) for tokens in sizes}
@@ -112,14 +112,14 @@ def sweep(shape=None, sizes=SWEEP_TOKENS, runs=10, progress=None, stop=None, sec
             copies.add(tokens, *copy_times)
 
     with one_thread():
-        stopped = interleave(sample, sizes, runs, progress=progress, stop=stop, seconds=seconds)
+        stopped = _stopped(lambda: interleave(sample, sizes, runs, progress=progress, seconds=seconds))
     settings = {"threads": 1, "warm_ups": 1, "runs": runs, "sizes": list(sizes)}
     return Measurement(
         "cpu", decoder.shape, "float32", settings, recompute, {COPY_IN_MEMORY: copies}, stopped
     )
 
 
-def sweep_route(cache, route, sizes=SWEEP_TOKENS, runs=3, warm_ups=1, progress=None, stop=None, seconds=SWEEP_SECONDS):
+def sweep_route(cache, route, sizes=SWEEP_TOKENS, runs=3, warm_ups=1, progress=None, seconds=SWEEP_SECONDS):
     """Wall time of a route (toolkit.handoff) for the first n tokens of `cache`, n in `sizes`: a Series.
 
     Wall time, because another process or a sleep does not spend this thread's CPU time.
@@ -134,13 +134,11 @@ def sweep_route(cache, route, sizes=SWEEP_TOKENS, runs=3, warm_ups=1, progress=N
         if kept:
             series.add(tokens, (time.perf_counter() - start) * 1e3)
 
-    interleave(sample, sizes, runs, warm_ups, progress, stop, seconds)
+    interleave(sample, sizes, runs, warm_ups, progress, seconds)
     return series
 
 
-def sweep_cuda(
-    gpu, shape=None, sizes=SWEEP_TOKENS, dtype=None, runs=5, progress=None, stop=None, seconds=SWEEP_SECONDS
-):
+def sweep_cuda(gpu, shape=None, sizes=SWEEP_TOKENS, dtype=None, runs=5, progress=None, seconds=SWEEP_SECONDS):
     """Measure prefill and all routes of its cache on a CudaDevice: a Measurement. As `sweep` otherwise.
 
     `dtype` is a torch dtype's name, by default what `cuda_dtype` says. TF32 is off meanwhile.
@@ -170,13 +168,13 @@ def sweep_cuda(
                 transfer.setdefault(name, Series(clock)).add(tokens, ms)
 
     with tf32_off():
-        stopped = interleave(sample, sizes, runs, progress=progress, stop=stop, seconds=seconds)
+        stopped = _stopped(lambda: interleave(sample, sizes, runs, progress=progress, seconds=seconds))
     settings = {"tf32": False, "warm_ups": 1, "runs": runs, "sizes": list(sizes)}
     return Measurement("cuda", decoder.shape, dtype, settings, recompute, transfer, stopped)
 
 
-def interleave(sample, sizes, runs, warm_ups=1, progress=None, stop=None, seconds=SWEEP_SECONDS):
-    """Call `sample(tokens, kept)` for all sizes in turn, pass after pass; True when `stop()` ended it.
+def interleave(sample, sizes, runs, warm_ups=1, progress=None, seconds=SWEEP_SECONDS):
+    """Call `sample(tokens, kept)` for all sizes in turn, pass after pass.
 
     Interleaved, so that a slow moment of the machine does not fall on one size alone. The `warm_ups`
     first passes are not `kept`. The largest size takes about half of a pass and is measured in every
@@ -190,8 +188,6 @@ def interleave(sample, sizes, runs, warm_ups=1, progress=None, stop=None, second
     for turn, chosen in enumerate(passes):
         begun = time.perf_counter()
         for tokens in chosen:
-            if stop is not None and stop():
-                return True
             sample(tokens, turn >= warm_ups)
             done += tokens
             if progress is not None and done < total:
@@ -202,6 +198,14 @@ def interleave(sample, sizes, runs, warm_ups=1, progress=None, stop=None, second
             break
     if progress is not None:
         progress(1.0)
+
+
+def _stopped(work):
+    """Whether KeyboardInterrupt ended `work()`."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
     return False
 
 

@@ -103,13 +103,13 @@ class Panel:
     figure: drawn once but for the artists in `layers`, lists from the lowest to the topmost, which
     `update(values)` changes; it returns a `Shown`. A layer is drawn again only when an artist in it, or in
     one below, has changed: what moves most goes last.
-    columns: lists of Knobs, set side by side. `values` maps each knob's name to its present value.
+    rows: each a list of columns, each a list of Knobs. `values` maps each knob's name to its present value.
     `name` is one lower-case word, `title` a bilingual heading.
     """
 
-    def __init__(self, name, title, figure, layers, update, columns):
+    def __init__(self, name, title, figure, layers, update, rows):
         self.name, self.title = name, title
-        self.values = {knob.name: knob.default for column in columns for knob in column}
+        self.values = {knob.name: knob.default for row in rows for column in row for knob in column}
         self._figure, self._layers, self._update = figure, layers, update
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # matplotlib 3.10 warns of pyparsing: text on stderr fails nbval
@@ -121,7 +121,7 @@ class Panel:
             self.png = self._draw()
         self.controls, self.picture, self._line, self.box = {}, None, None, None
         with contextlib.suppress(ImportError):
-            self._make_widgets(columns)
+            self._make_widgets(rows)
 
     def move(self, **values):
         """Set controls by name, as a hand on the sliders would."""
@@ -174,7 +174,7 @@ class Panel:
         table = f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>" if rows else ""
         return f"<div role='status' style='line-height:1.5'><p lang='zh'>{zh}</p><p lang='en'>{en}</p>{table}</div>"
 
-    def _make_widgets(self, columns):
+    def _make_widgets(self, rows):
         import ipywidgets
 
         width, height = self._figure.canvas.get_width_height()
@@ -187,15 +187,21 @@ class Panel:
             },
         )
         self._line = ipywidgets.HTML(value=self._line_html(), layout={"width": f"{width}px", "max_width": "100%"})
-        share = width // len(columns)
-        self.controls = {knob.name: _control(ipywidgets, knob, share) for column in columns for knob in column}
-        knobs = ipywidgets.HBox([
-            ipywidgets.VBox([self.controls[knob.name] for knob in column], layout={"width": f"{share}px"})
-            for column in columns
-        ])
+        self.controls = {
+            knob.name: _control(ipywidgets, knob, width // len(row)) for row in rows for column in row for knob in column
+        }
+        knobs = [
+            ipywidgets.HBox([
+                ipywidgets.VBox(
+                    [self.controls[knob.name] for knob in column], layout={"width": f"{width // len(row)}px"}
+                )
+                for column in row
+            ])
+            for row in rows
+        ]
         # While the widgets live, the line of the saved picture would say everything twice.
         heading = ipywidgets.HTML(f"<b>{html.escape(self.title)}</b><style>.{self._still_class()}{{display:none}}</style>")
-        self.box = ipywidgets.VBox([heading, self.picture, knobs, self._line])
+        self.box = ipywidgets.VBox([heading, self.picture, *knobs, self._line])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
 

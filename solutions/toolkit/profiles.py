@@ -10,6 +10,7 @@ import os
 import pathlib
 import platform
 import sys
+import textwrap
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -245,7 +246,8 @@ def _brief(value):
 
 def _code_sha256():
     try:
-        sources = [inspect.getsource(function) for function in _MEASURING]
+        # Inlined in a notebook the same source may stand further to the right.
+        sources = [textwrap.dedent(inspect.getsource(function)) for function in _MEASURING]
     except (OSError, TypeError):  # run from text that nobody kept
         return "unknown"
     return hashlib.sha256("\n".join(sources).encode()).hexdigest()

@@ -1,4 +1,6 @@
-"""The two panels of chapter 39a, coloured by the learner's own functions."""
+"""Panels of requests by class and of the fallback policy, coloured by the learner's own functions."""
+from collections import Counter
+
 import numpy as np
 
 from toolkit.panels import (
@@ -11,27 +13,46 @@ from toolkit.panels import (
     panel_slider,
     panel_trouble,
 )
-from toolkit.pictures import POLICY_COLOURS, TIER_STYLES, UNKNOWN_COLOUR
 
 TIER_DOTS = 1000  # evenly spaced requests that are drawn; the counts are of all requests
 TIER_WORDS = ("prompt_heavy", "decode_heavy", "balanced")
+# Okabe and Ito's colours, and never the only difference between two classes.
+TIER_STYLES = (("#0072B2", "o"), ("#D55E00", "^"), ("#009E73", "s"))
+UNKNOWN_COLOUR = "#AAAAAA"
+POLICY_COLOURS = {
+    "keep_current_plan": "#009E73",
+    "reduce_batch_size": "#E69F00",
+    "disable_optional_cache": "#0072B2",
+}
 LONG_PROMPTS = (128, 256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168)
 LONG_DECODES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896)
 POLICY_HATCHES = {"keep_current_plan": "", "reduce_batch_size": "//", "disable_optional_cache": ".."}
 
 
-def tiers_panel(traces, summarize):
+def count_by(classify, words):
+    """The count for `tiers_panel` where the learner's function gives one request's class, one of three `words`."""
+    def count(requests, long_prompt, long_decode):
+        found = [classify(request, long_prompt, long_decode) for request in requests]
+        # str() of a str enum gives its name; the word is its text.
+        texts = [str.__str__(word) if isinstance(word, str) else repr(word) for word in found]
+        return {**dict.fromkeys(words, 0), **Counter(texts)}
+
+    return count
+
+
+def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inference_tiers"):
     """Sliders for the two thresholds over the requests of a trace, each request in its class.
 
     `traces`: {name: Trace}. `summarize(requests, long_prompt, long_decode)` is the learner's count of
     the classes; a single request's class is the one that it counts for a list of just this request.
+    `words`: the three classes. `function`: the name of the learner's function.
     """
     names = list(traces)
     figure = panel_figure(760, 420)
     axes = figure.add_axes((0.09, 0.13, 0.62, 0.76), xscale="log", yscale="log", xlim=(0.9, 2e4), ylim=(0.9, 3e3))
     axes.set(xlabel="prompt tokens", ylabel="generated tokens")
     axes.tick_params(labelsize=9)
-    styles = {**{word: TIER_STYLES[word] for word in TIER_WORDS}, "no class": (UNKNOWN_COLOUR, "x")}
+    styles = {**dict(zip(words, TIER_STYLES)), "no class": (UNKNOWN_COLOUR, "x")}
     dots, labels = {}, {}
     for row, (word, (colour, marker)) in enumerate(styles.items()):
         dots[word], = axes.plot([], [], linestyle="", marker=marker, color=colour, markersize=4, alpha=0.5)
@@ -48,16 +69,17 @@ def tiers_panel(traces, summarize):
         chosen = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), TIER_DOTS)).astype(int))
         mine = requests[values["trace"]]
         singles, problem = panel_answers(summarize, (([mine[i]], long_prompt, long_decode) for i in chosen))
-        words = np.array([_single_class(counts) for counts in singles] + ["no class"] * (len(chosen) - len(singles)))
+        classes = [_single_class(counts, words) for counts in singles]
+        classes = np.array(classes + ["no class"] * (len(chosen) - len(singles)))
         counts, count_problem = panel_answers(summarize, [(list(mine), long_prompt, long_decode)])
         counts = counts[0] if counts and isinstance(counts[0], dict) else {}
         # Log axes have no 0.
         prompt, decode = np.maximum(trace.prompt_tokens[chosen], 1), np.maximum(trace.decode_tokens[chosen], 1)
         for word in styles:
-            dots[word].set_data(prompt[words == word], decode[words == word])
-        for word in TIER_WORDS:
+            dots[word].set_data(prompt[classes == word], decode[classes == word])
+        for word in words:
             labels[word].set_text(_share(counts.get(word), len(trace)))
-        stray = int((words == "no class").sum())
+        stray = int((classes == "no class").sum())
         labels["no class"].set_text(f"{stray:,} of the dots")
         lines[0].set_xdata([long_prompt, long_prompt])
         lines[1].set_ydata([long_decode, long_decode])
@@ -65,24 +87,31 @@ def tiers_panel(traces, summarize):
         place = f"{long_prompt} / {long_decode} tokens"
         problem = problem or count_problem
         if problem:
-            return Shown(*panel_trouble("summarize_inference_tiers", problem))
-        shares = ", ".join(f"{word} {_share(counts.get(word), len(trace))}" for word in TIER_WORDS)
+            return Shown(*panel_trouble(function, problem))
+        shares = ", ".join(f"{word} {_share(counts.get(word), len(trace))}" for word in words)
         zh = f"{trace.name}，阈值 {place}：{shares}。"
         en = f"{trace.name}, thresholds {place}: {shares}."
         total = sum(value for value in counts.values() if isinstance(value, int))
-        if total != len(trace) or stray:
+        if total != len(trace):
             zh += f"你的函数数出 {total} 个，而记录里有 {len(trace)} 个。"
             en += f" Your function counts {total}, the trace has {len(trace)}."
+        if stray:
+            zh += f"画出的点里有 {stray} 个没有类。"
+            en += f" {stray} of the dots have no class."
+        others = ", ".join(repr(word)[:30] for word in counts if word not in words)[:90]
+        if others:
+            zh += f"不在表中的词：{others}。"
+            en += f" Words that are not in the table: {others}."
         return Shown(zh, en)
 
     return Panel(
         "tiers", "阈值怎样分开请求 · How thresholds divide the requests", figure,
         [[source], [*dots.values(), *lines, *labels.values()]], update,
-        [
+        [[
             [panel_slider("long_prompt", "输入阈值 · prompt", LONG_PROMPTS, 2048, "tokens", "{:,}")],
             [panel_slider("long_decode", "生成阈值 · decode", LONG_DECODES, 256, "tokens", "{:,}"),
              panel_choice("trace", "记录 · trace", [(name, name) for name in names], names[0])],
-        ],
+        ]],
     )
 
 
@@ -133,10 +162,10 @@ def policy_panel(select_policy):
     return Panel(
         "policy", "状态在策略地图上移动 · A state moves over the map of the policy", figure,
         [[answer_label], [cross]], update,
-        [
+        [[
             [panel_slider("pressure", "显存压力 · memory pressure", [i / 100 for i in range(101)], 0.85, "", "{:.2f}")],
             [panel_slider("delay", "排队 · queue delay", range(0, 201, 5), 60, "ms")],
-        ],
+        ]],
     )
 
 
@@ -174,12 +203,12 @@ def _policy_word(answer):
     return str.__str__(word) if isinstance(word, str) else f"no word: {word!r}"[:40]
 
 
-def _single_class(counts):
+def _single_class(counts, words):
     """The class of one request from its counts; "no class" unless just one known class has just 1."""
     if not isinstance(counts, dict):
         return "no class"
     found = [word for word, count in counts.items() if count]
-    return str.__str__(found[0]) if len(found) == 1 and found[0] in TIER_WORDS and counts[found[0]] == 1 else "no class"
+    return str.__str__(found[0]) if len(found) == 1 and found[0] in words and counts[found[0]] == 1 else "no class"
 
 
 def _share(count, total):
@@ -190,4 +219,3 @@ def _share(count, total):
 
 def _short_origin(origin):
     return panel_ascii(origin)[:90]
-
