@@ -41,6 +41,8 @@ def course_config(root, db_url=None):
     config.CourseDirectory.root = str(Path(root).resolve())
     if db_url:
         config.CourseDirectory.db_url = db_url
+    # nbgrader's default exchange is a system folder; formgrader warns where it cannot be written.
+    config.Exchange.root = str(Path(root).resolve() / "exchange")
     config.ClearSolutions.code_stub = {"python": build.CODE_STUB}
     config.Execute.timeout = CELL_TIMEOUT_S
     config.Execute.error_on_timeout = {
