@@ -17,12 +17,12 @@
 #
 # **学完之后，你能够**
 #
-# - 按输入长度和生成长度，把请求分成 `prompt_heavy`、`decode_heavy`、`balanced` 三类并计数；
+# - 看输入长度和生成长度，判断请求属于 `prompt_heavy`、`decode_heavy` 还是 `balanced`，并数出各类的个数；
 # - 根据显存压力和排队时间选出一个回退动作，并说明两者同时告警时为什么先管显存；
 # - 把这个动作写成一条记录：风险是什么、保护了什么、面对的是单一流量还是混合流量；
 # - 说清楚这样一条记录**不能**证明什么。
 #
-# **前置章节**：36 Decode 调度、37 KV Cache 调度、38 PD 分离（这 3 章尚未在本课程发布，需要的术语在这里都会解释）。
+# **前置章节**：36 Decode 调度、37 KV Cache 调度、38 PD 分离（这 3 章尚未在本课程发布；本章用到的术语都在下面的词表里）。
 #
 # **时间**：约 60 分钟，只用 CPU。
 
@@ -38,7 +38,7 @@
 # - write that action down as a record: what the risk is, what is protected, and whether the traffic is of a single kind or mixed;
 # - say what such a record does **not** prove.
 #
-# **Prerequisites**: 36 Decode Scheduling, 37 KV Cache Scheduling, 38 Prefill-Decode Disaggregation (these 3 chapters are not yet published in this course; every term that is needed is explained here).
+# **Prerequisites**: 36 Decode Scheduling, 37 KV Cache Scheduling, 38 Prefill-Decode Disaggregation (these 3 chapters are not yet published in this course; the terms that this chapter uses are in the list of words below).
 #
 # **Time**: about 60 minutes, CPU only.
 
@@ -51,7 +51,9 @@
 # | `[T1] not done yet · 尚未完成` | 还没有写 |
 # | `[T1] got …, expected … : …` | 写了，但不对；冒号后面是提示 |
 #
-# 想看完整报错，运行 `why("T1")`。先运行下面这个单元格。
+# `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
+#
+# “想一想”和 TODO 的答案：在本课程的仓库里运行 `python -m autograde build --solved FOLDER`，就会写进 `FOLDER`。
 
 # %% [markdown] tags=["en"]
 # **How to use this chapter.** There are 3 TODOs. When you have written one, run the check cells below it: each check prints one line.
@@ -62,7 +64,59 @@
 # | `[T1] not done yet · 尚未完成` | nothing written yet |
 # | `[T1] got …, expected … : …` | written, but wrong; after the colon comes a hint |
 #
-# For the whole error run `why("T1")`. Run the next cell first.
+# `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
+#
+# Answers to the Think questions and the TODOs: `python -m autograde build --solved FOLDER`, run in the course's repository, writes them into `FOLDER`.
+
+# %% [markdown] tags=["zh"]
+# **本章的词**
+#
+# | 词 | 意思 |
+# | --- | --- |
+# | prefill、decode | 一次读完整个输入；之后一步生成一个 token |
+# | KV cache | 已有 token 的 key 和 value，存在显存里；每生成一个 token 都要读它，请求结束才释放 |
+# | 驻留（residency） | 运行中的请求，它的 KV cache 一直留在显存里 |
+# | 前缀（prefix） | 输入的开头；开头相同的请求可以共用这一段 KV cache |
+# | 批次（batch） | 同一步里一起计算的请求 |
+# | TTFT、TPOT | 到第一个 token 的时间；之后每个 token 的时间 |
+# | 吞吐（throughput） | 每秒完成多少 token 或请求 |
+# | 回退（fallback） | 不能照计划走时，改做的事 |
+# | 调度器、路由器（router） | 前者决定下一步算哪些请求；后者决定请求交给哪个 worker |
+# | 抢占（preempt）、牺牲者（victim） | 停下一个运行中的请求，把显存让出来；被停下的那个请求 |
+# | PD 分离 | prefill 和 decode 在不同的机器上做 |
+# | 交接（handoff） | 把请求连同 KV cache 从 prefill 一侧交给 decode 一侧 |
+# | 池子、worker | KV cache 的池子：留给它的显存；机器的池子：做同一种工作的一组机器。worker 是其中一个服务进程 |
+# | 熔断器（circuit） | 一个开关：打开时，不再把请求发给出错的 worker |
+# | backend、workload | 运行模型的程序，例如 vLLM、SGLang；测试用的一批请求 |
+# | 抖动（flapping） | 在两个动作之间来回跳 |
+
+# %% [markdown] tags=["en"]
+# **The words of this chapter**
+#
+# | word | meaning |
+# | --- | --- |
+# | prefill, decode | reading the whole prompt at once; then generating one token per step |
+# | KV cache | the keys and values of all tokens so far, kept in GPU memory; each new token reads them, and they are freed when the request ends |
+# | residency | the KV cache of a running request stays in memory |
+# | prefix | the beginning of a prompt; requests that begin alike can share this part of the KV cache |
+# | batch | the requests that are computed together in one step |
+# | TTFT, TPOT | the time to the first token; the time for each token after it |
+# | throughput | tokens or requests finished per second |
+# | fallback | what is done instead when the plan cannot be kept |
+# | scheduler, router | the first decides which requests the next step computes; the second decides which worker gets a request |
+# | preempt, victim | stop a running request to free its memory; the request that is stopped |
+# | PD disaggregation | prefill and decode run on different machines |
+# | handoff | passing a request with its KV cache from the prefill side to the decode side |
+# | pool, worker | the KV cache pool: the memory set aside for it; a pool of machines: those that do the same job. A worker is one serving process among them |
+# | circuit (breaker) | a switch: while it is open, no more requests go to a worker that failed |
+# | backend, workload | the program that runs the model, such as vLLM or SGLang; the requests of a test |
+# | flapping | jumping back and forth between two actions |
+
+# %% [markdown] tags=["zh"]
+# 先运行下面这个单元格。
+
+# %% [markdown] tags=["en"]
+# Run the next cell first.
 
 # %%
 from toolkit.checks import case, check, demo, hidden_rng, scorecard, why
@@ -89,6 +143,8 @@ from toolkit.traces import azure_trace
 # - A：`64 × 20 ms = 1280 ms`
 # - B：`512 × 20 ms = 10240 ms`
 #
+# 这里没有算 prefill，算上也不改变答案：就算每个输入 token 要 1 ms（也是假设，而且很慢），A 一共 `1280 + 3000 = 4280 ms`，B 一共 `10240 + 128 = 10368 ms`。
+#
 # A 的输入是 B 的 23 倍，decode 的时间却只有 B 的 1/8。在这 10240 ms 里，B 的 KV cache 一直占着显存。所以**两个长度都要看**。
 
 # %% [markdown] tags=["en"]
@@ -96,6 +152,8 @@ from toolkit.traces import azure_trace
 #
 # - A: `64 × 20 ms = 1280 ms`
 # - B: `512 × 20 ms = 10240 ms`
+#
+# Prefill is left out here, and would not change the answer: even at 1 ms per prompt token (assumed too, and slow) A takes `1280 + 3000 = 4280 ms` in all, and B `10240 + 128 = 10368 ms`.
 #
 # A's prompt is 23 times as long as B's, yet its decode takes 1/8 of the time. For all of these 10240 ms B's KV cache stays in memory. So **both lengths matter**.
 
@@ -107,8 +165,6 @@ from toolkit.traces import azure_trace
 # | `prompt_heavy` | 输入长，生成不长 | prefill 时间、读输入的访存 | TTFT、prefill 吞吐 |
 # | `decode_heavy` | 输入不长，生成长 | KV cache 长期驻留、排队 | TPOT、排队时间、显存 |
 # | `balanced` | 其余 | 没有一类压力单独占上风 | 端到端延迟、吞吐 |
-#
-# TTFT 是到第一个 token 的时间，TPOT 是之后每个 token 的时间。
 
 # %% [markdown] tags=["en"]
 # Three classes, each with its own risk:
@@ -118,8 +174,6 @@ from toolkit.traces import azure_trace
 # | `prompt_heavy` | long prompt, generation not long | prefill time, memory traffic of the prompt | TTFT, prefill throughput |
 # | `decode_heavy` | prompt not long, long generation | a long-lived KV cache, queueing | TPOT, queueing time, memory |
 # | `balanced` | all others | neither pressure dominates | end-to-end latency, throughput |
-#
-# TTFT is the time to the first token, TPOT the time for each token after it.
 
 # %% [markdown] tags=["zh"]
 # **问题：** 输入和生成**都**超过阈值的请求算哪一类？恰好等于阈值的呢？
@@ -239,6 +293,7 @@ HINT_CROSSED = "两个阈值用反了 · the two thresholds are crossed"
 HINT_EACH_OTHER = "与阈值比较，不是两个长度互相比较 · compare with the thresholds, not the lengths with each other"
 HINT_ADD_ONE = "每个请求都要加 1，不是赋值为 1 · add 1 for every request, do not set to 1"
 HINT_ALL = "每个请求都要进入一类（都不长：balanced），循环结束后再返回 · every request goes into one class (neither long: balanced); return after the loop"
+HINT_FIRST = "少数了第一个请求 · the first request was left out"
 HINT_LAST = "少数了最后一个请求 · the last request was left out"
 HINT_SHARES = "要个数，不要比例 · counts, not shares"
 HINT_TOKENS = "数的是请求，不是 token · count requests, not tokens"
@@ -248,6 +303,7 @@ HINT_ARGUMENTS = "阈值来自参数，不能写死 · the thresholds are argume
 HINT_KEPT = "计数从 0 开始，不能带着上一次的结果 · start from 0, keep no counts of the call before"
 
 GIVEN_REQUESTS = [
+    {"prompt_tokens": 300, "decode_tokens": 40},
     {"prompt_tokens": 800, "decode_tokens": 128},
     {"prompt_tokens": 3000, "decode_tokens": 64},
     {"prompt_tokens": 128, "decode_tokens": 512},
@@ -255,7 +311,7 @@ GIVEN_REQUESTS = [
     {"prompt_tokens": 2500, "decode_tokens": 90},
     {"decode_tokens": 700, "prompt_tokens": 90},
     {"prompt_tokens": 1500, "decode_tokens": 20},
-    {"prompt_tokens": 300, "decode_tokens": 40},
+    {"prompt_tokens": 800, "decode_tokens": 128},
     {"prompt_tokens": 2100, "decode_tokens": 20},
     {"prompt_tokens": 2600, "decode_tokens": 70},
     {"prompt_tokens": 60, "decode_tokens": 300},
@@ -265,14 +321,14 @@ GIVEN_REQUESTS = [
 ]
 check("test_tiers", "summarize_inference_tiers", [
     case(
-        GIVEN_REQUESTS, 2048, 256, want={"prompt_heavy": 5, "decode_heavy": 3, "balanced": 6}, hint=HINT_CLASSES,
+        GIVEN_REQUESTS, 2048, 256, want={"prompt_heavy": 5, "decode_heavy": 3, "balanced": 7}, hint=HINT_CLASSES,
         mistakes=[
-            (3, HINT_SWAPPED), (9, HINT_CROSSED), (11, HINT_EACH_OTHER), (1, HINT_ADD_ONE), (0, HINT_ALL), (4, HINT_LAST), (5 / 14, HINT_SHARES),
+            (3, HINT_SWAPPED), (10, HINT_CROSSED), (12, HINT_EACH_OTHER), (1, HINT_ADD_ONE), (0, HINT_ALL), (6, HINT_FIRST), (4, HINT_LAST), (5 / 15, HINT_SHARES),
             (14296, HINT_TOKENS), (14550, HINT_TOKENS), (5, HINT_TWINS), (2, HINT_ORDER),
         ],
     ),
     case(
-        GIVEN_REQUESTS, 1000, 100, want={"prompt_heavy": 6, "decode_heavy": 5, "balanced": 3}, hint=HINT_CLASSES,
+        GIVEN_REQUESTS, 1000, 100, want={"prompt_heavy": 6, "decode_heavy": 6, "balanced": 3}, hint=HINT_CLASSES,
         mistakes=[(5, HINT_ARGUMENTS), (11, HINT_KEPT)],
     ),
 ])
@@ -513,8 +569,6 @@ with demo("T1"):
 # >
 # > **问题：** 需要腾出 500 个 token 的位置，下面 3 个（编出来的）请求抢占哪一个？
 # >
-# > **机制：** 重算有价格。选谁做牺牲者，决定了大约一半的价格；显存压力需要一条选择牺牲者的策略。
-# >
 # > 报告：https://github.com/vllm-project/vllm/issues/54644
 
 # %% [markdown] tags=["en"]
@@ -523,8 +577,6 @@ with demo("T1"):
 # > **Symptom:** when memory runs short, the scheduler preempts a running request, drops its KV cache and computes it again later. In the report the recomputed share of all tokens reached 10 % to 23 % online and 79 % in a forced sweep.
 # >
 # > **Question:** room for 500 tokens is needed; which of the 3 (made-up) requests below should be preempted?
-# >
-# > **Mechanism:** recomputing has a price. Who is chosen as the victim decides about half of it; memory pressure needs a victim policy.
 # >
 # > Report: https://github.com/vllm-project/vllm/issues/54644
 
@@ -543,10 +595,14 @@ with demo("T1"):
         print(f"preempt {name}: {tier:<12}  frees {prompt + done:>4} tokens of KV, computes {prompt + done:>4} again")
 
 # %% [markdown] tags=["zh"]
-# 3 个都腾得出 500 个，价格却是 3010、528 和 1520。只看类还不够：B 虽是 `decode_heavy`，牺牲它最便宜。（数字只由加法得到，不是测量。）
+# 3 个都腾得出 500 个，价格却是重算 3010、528 和 1520 个 token。只看类还不够：B 虽是 `decode_heavy`，牺牲它最便宜。（数字只由加法得到，不是测量。）
+#
+# **机制：** 重算有价格。选谁做牺牲者，决定了大约一半的价格；显存压力需要一条选择牺牲者的策略。
 
 # %% [markdown] tags=["en"]
-# All 3 free the 500, but the prices are 3010, 528 and 1520. The class alone does not tell: B is `decode_heavy` and yet the cheapest victim. (These numbers are additions, not measurements.)
+# All 3 free the 500, but the prices are 3010, 528 and 1520 tokens to compute again. The class alone does not tell: B is `decode_heavy` and yet the cheapest victim. (These numbers are additions, not measurements.)
+#
+# **Mechanism:** recomputing has a price. Who is chosen as the victim decides about half of it; memory pressure needs a victim policy.
 
 # %% [markdown] tags=["zh"]
 # ## Step 2 · 压力怎样触发回退
@@ -818,18 +874,14 @@ check("test_policy_defaults", "select_fallback_policy", hidden_cases(), hidden=T
 # %% [markdown] tags=["zh"]
 # ### 策略地图
 #
-# **问题：** 以显存压力为横轴、排队时间为纵轴，给每一点涂上你的函数选的动作。右上角（两个都告警）是什么颜色？
-#
-# 写对时你会看到：左下是一大块 `keep_current_plan`，左上是 `reduce_batch_size`，0.9 右边从下到上是一整条 `disable_optional_cache`，**包括右上角**，这就是显存优先。
+# **问题：** 以显存压力为横轴、排队时间为纵轴，给每一点涂上你的函数选的动作。右上角（两个都告警）是什么颜色？先猜，再运行。
 #
 # 图的来历：每个格子调用一次你的函数，没有测量。白色圆点是当前状态，两个滑块移动它；图的右边是你的函数在这一点的回答。
 
 # %% [markdown] tags=["en"]
 # ### A map of the policy
 #
-# **Question:** draw memory pressure on the x axis and queue delay on the y axis, and colour each point by the action that your function chooses. What colour is the top right corner, where both alarm?
-#
-# When it is right you see a large area of `keep_current_plan` at the bottom left, `reduce_batch_size` at the top left, and right of 0.9, from bottom to top, one strip of `disable_optional_cache`, **the top right corner included**: that is memory first.
+# **Question:** draw memory pressure on the x axis and queue delay on the y axis, and colour each point by the action that your function chooses. What colour is the top right corner, where both alarm? Guess, then run.
 #
 # How the picture is made: one call of your function per cell; nothing is measured. The white dot is the present state and the two sliders move it; beside the map stands your function's answer at that point.
 
@@ -838,9 +890,13 @@ with demo("T2"):
     display(policy_panel(select_fallback_policy))
 
 # %% [markdown] tags=["zh"]
+# 写对时你会看到：左下是一大块 `keep_current_plan`，左上是 `reduce_batch_size`，0.9 右边从下到上是一整条 `disable_optional_cache`，**包括右上角**，这就是显存优先。
+#
 # **试一试**：把压力停在 0.90，排队停在 100 ms。两条虚线上都不告警，因为比较是严格的 `>`。再各推一格：先响的是谁，你的函数听谁的？
 
 # %% [markdown] tags=["en"]
+# When it is right you see a large area of `keep_current_plan` at the bottom left, `reduce_batch_size` at the top left, and right of 0.9, from bottom to top, one strip of `disable_optional_cache`, **the top right corner included**: that is memory first.
+#
 # **Try it**: stop at pressure 0.90 and a queue of 100 ms. On both dashed lines nothing alarms, because the comparison is a strict `>`. Now push each one step further: which alarms ring, and which one does your function obey?
 
 # %% [markdown] tags=["zh"]
@@ -850,8 +906,6 @@ with demo("T2"):
 # >
 # > **问题：** 队列越来越长。缩小批次能让它变短吗？
 # >
-# > **机制：** 排队是结果，显存是原因，所以先管显存。交接是有状态的，重试不能把状态从头来过。
-# >
 # > 报告：https://github.com/sgl-project/sglang/issues/6857
 
 # %% [markdown] tags=["en"]
@@ -860,8 +914,6 @@ with demo("T2"):
 # > **Symptom:** the decode side runs out of memory; requests whose KV has already arrived are put back into the queue and never leave it.
 # >
 # > **Question:** the queue grows and grows. Would a smaller batch shorten it?
-# >
-# > **Mechanism:** the queue is the effect, memory is the cause, so memory comes first. A handoff has state, and a retry must not start it over.
 # >
 # > Report: https://github.com/sgl-project/sglang/issues/6857
 
@@ -875,9 +927,13 @@ with demo("T2"):
 
 # %% [markdown] tags=["zh"]
 # 看不到显存的策略先是什么也不做，到 120 ms 才动手，而且动的是结果。你的策略从第一步起就指向原因。（玩具模型：40 ms 是随手取的。）
+#
+# **机制：** 排队是结果，显存是原因，所以先管显存。交接是有状态的，重试不能把状态从头来过。
 
 # %% [markdown] tags=["en"]
 # The policy that is blind to memory does nothing at first; it acts only at 120 ms, and then on the effect. Yours points at the cause from the first tick. (A toy: the 40 ms are made up.)
+#
+# **Mechanism:** the queue is the effect, memory is the cause, so memory comes first. A handoff has state, and a retry must not start it over.
 
 # %% [markdown] tags=["zh"]
 # **想一想：**
@@ -894,13 +950,13 @@ with demo("T2"):
 # %% [markdown] tags=["zh", "answer"]
 # **答：**
 #
-# 1. 当到达的速度高于小批次的吞吐时。decode 每一步都要读一遍权重，批次小了，每步省下的时间很少，吞吐却降了。所以这个动作要配合测量，见第 70 章。
+# 1. 当到达的速度高于小批次的吞吐时。decode 每一步都要读一遍权重，批次小了，每步省下的时间很少，吞吐却降了。所以这个动作要配合测量，见第 70 章（尚未发布）。
 # 2. 缓存反复关闭又打开，每次都付出代价。可以用两个阈值（例如高于 0.9 才关，低于 0.8 才开），或者规定两次改变之间的最短时间。两者都要记住过去，而本章的函数没有记忆。
 
 # %% [markdown] tags=["en", "answer"]
 # **Answer:**
 #
-# 1. When requests arrive faster than the smaller batch can serve them. Each decode step reads all weights once, so a smaller batch saves little time per step and loses throughput. The action needs a measurement beside it: see chapter 70.
+# 1. When requests arrive faster than the smaller batch can serve them. Each decode step reads all weights once, so a smaller batch saves little time per step and loses throughput. The action needs a measurement beside it: see chapter 70 (not yet published).
 # 2. The cache goes off and on again, and each change costs. Use two thresholds (off only above 0.9, on only below 0.8), or a minimum time between changes. Both have to remember the past; this chapter's function has no memory.
 
 # %% [markdown] tags=["zh"]
@@ -1203,8 +1259,6 @@ check("test_outcome_defaults", "evaluate_fallback_outcome", hidden_cases(), hidd
 # >
 # > **问题：** 在下面的玩具里，一次传输只要 8 ms（100 MB，100 Gbps：100 * 8 / 100），为什么请求还是会等太久？
 # >
-# > **机制：** 链路是共享的，前面还有队列。负载越高，留给每次交接的时间越少。
-# >
 # > 报告：https://github.com/sgl-project/sglang/issues/9266
 
 # %% [markdown] tags=["en"]
@@ -1213,8 +1267,6 @@ check("test_outcome_defaults", "evaluate_fallback_outcome", hidden_cases(), hidd
 # > **Symptom:** with PD disaggregation, many KV transfers fail when concurrency is high.
 # >
 # > **Question:** in the toy below one transfer takes just 8 ms (100 MB over 100 Gbps: 100 * 8 / 100); why do requests still wait too long?
-# >
-# > **Mechanism:** the link is shared, and there is a queue in front of it. The higher the load, the less time is left for each handoff.
 # >
 # > Report: https://github.com/sgl-project/sglang/issues/9266
 
@@ -1229,9 +1281,13 @@ with demo("T2", "T3"):
 
 # %% [markdown] tags=["zh"]
 # 13 个一起，最后一个等 96 ms；14 个，等 104 ms，记录从 `stable` 变成 `latency`。（只算一条队列的等待，不含失败和重试。）
+#
+# **机制：** 链路是共享的，前面还有队列。负载越高，留给每次交接的时间越少。
 
 # %% [markdown] tags=["en"]
 # With 13 at once the last one waits 96 ms; with 14 it waits 104 ms, and the record turns from `stable` to `latency`. (Only the wait in one queue is counted, no failures and no retries.)
+#
+# **Mechanism:** the link is shared, and there is a queue in front of it. The higher the load, the less time is left for each handoff.
 
 # %% [markdown] tags=["zh"]
 # > #### Field case · 现场案例：“没有可用的 prefill worker”
@@ -1239,8 +1295,6 @@ with demo("T2", "T3"):
 # > **现象：** 请求速率高时，路由器报告没有可用的 prefill worker，所有熔断器都已打开。
 # >
 # > **问题：** 如果路由器选的动作是 `reject_request`，我们的记录会写什么？
-# >
-# > **机制：** 拒绝要带理由，还要说出哪些池子被拒、为什么。一条记录只能说出它的表里有的东西。
 # >
 # > 报告：https://github.com/sgl-project/sglang/issues/12355
 
@@ -1251,8 +1305,6 @@ with demo("T2", "T3"):
 # >
 # > **Question:** if the router's action were `reject_request`, what would our record say?
 # >
-# > **Mechanism:** a rejection needs a reason, and must say which pools were refused and why. A record can only say what its table knows.
-# >
 # > Report: https://github.com/sgl-project/sglang/issues/12355
 
 # %%
@@ -1260,9 +1312,13 @@ with demo("T3"):
     print(evaluate_fallback_outcome({"prompt_heavy": 30, "decode_heavy": 12}, {"policy": "reject_request"}))
 
 # %% [markdown] tags=["zh"]
+# **机制：** 拒绝要带理由，还要说出哪些池子被拒、为什么。一条记录只能说出它的表里有的东西。
+#
 # **想一想：** 系统在拒绝请求，记录却写着 `stable`。这条默认规则（不认识的 policy 是 `stable`）好在哪里，坏在哪里？
 
 # %% [markdown] tags=["en"]
+# **Mechanism:** a rejection needs a reason, and must say which pools were refused and why. A record can only say what its table knows.
+#
 # **Think:** the system rejects requests, and the record says `stable`. What is good about this default (an unknown policy is `stable`), and what is bad?
 
 # %% [markdown] tags=["zh", "answer"]
@@ -1412,6 +1468,8 @@ scorecard()
 # %% tags=["wrong"] todo="tiers" name="hard-coded-thresholds" hint="the thresholds are arguments" edits=[["> long_prompt_threshold", "> 2048"], ["> long_decode_threshold", "> 256"]]
 
 # %% tags=["wrong"] todo="tiers" name="unique-requests" hint="two equal requests are 2 requests" edits=[["in requests:", "in {str(sorted(r.items())): r for r in requests}.values():"]]
+
+# %% tags=["wrong"] todo="tiers" name="first-left-out" hint="the first request was left out" edits=[["in requests:", "in requests[1:]:"]]
 
 # %% tags=["wrong"] todo="tiers" name="last-left-out" hint="the last request was left out" edits=[["in requests:", "in requests[:-1]:"]]
 

@@ -12,7 +12,7 @@
 # - 区分“这个池能运行请求”和“这个池能接收已有的 KV”；
 # - 写出主池、回退池、拒绝三条路径，并说清每个池为什么被拒绝。
 #
-# **前置**：38（PD 调度）、Serving 重叠与状态交接。这两章本站尚未发布；知道 prefill 产生 KV cache、decode 读取它就够了。
+# **前置**：39a 推理分层与回退策略（先学它）。38（PD 调度）和 Serving 重叠与状态交接这两章尚未发布；知道 prefill 产生 KV cache、decode 读取它就够了。
 #
 # **时间**：约 120 分钟，只用 CPU。
 
@@ -30,7 +30,7 @@
 # - separate "this pool can run the request" from "this pool can accept the existing KV";
 # - write the three paths primary, fallback and reject, and say why each pool was refused.
 #
-# **Prerequisites**: 38 (PD scheduling), serving overlap and state handoff. These two chapters are not yet published here; it is enough to know that prefill produces the KV cache and decode reads it.
+# **Prerequisites**: 39a Inference fallback and tiers (take it first). The chapters 38 (PD scheduling) and serving overlap and state handoff are not yet published; it is enough to know that prefill produces the KV cache and decode reads it.
 #
 # **Time**: about 120 minutes, CPU only.
 
@@ -68,7 +68,9 @@ from toolkit.traces import azure_trace
 # | `[T2] not done yet · 尚未完成` | 还没写 |
 # | `[T2] got …, expected … : …` | 结果不对，冒号后面是提示 |
 #
-# 想看完整报错，运行 `why("T2")`。
+# `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
+#
+# “想一想”和 TODO 的答案：在本课程的仓库里运行 `python -m autograde build --solved FOLDER`，就会写进 `FOLDER`。
 #
 # 4 个函数都遵守三条规则：**不改动传入的参数**；同样的输入总是给出同样的结果；结果恰好有表格里的字段，值是普通的 Python 值（`np.round(x, 4)` 得到 numpy 的数，`round(x, 4)` 得到普通的数）。表格就是约定：检查只用到表格里写明的规则。
 
@@ -83,9 +85,63 @@ from toolkit.traces import azure_trace
 # | `[T2] not done yet · 尚未完成` | not written yet |
 # | `[T2] got …, expected … : …` | a wrong result, with a hint after the colon |
 #
-# For the whole error, run `why("T2")`.
+# `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
+#
+# Answers to the Think questions and the TODOs: `python -m autograde build --solved FOLDER`, run in the course's repository, writes them into `FOLDER`.
 #
 # All 4 functions follow three rules: **never change the inputs**; the same input always gives the same result; a result has exactly the fields of its table, with plain Python values (`np.round(x, 4)` gives a numpy number, `round(x, 4)` a plain one). The tables are the contract: checks use only rules that the tables state.
+
+# %% [markdown] tags=["zh"]
+# ## 本章的词
+#
+# 39a 的词（prefill、decode、KV cache、驻留、抢占、交接、路由器、worker、熔断器、backend）意思不变。另外还有：
+#
+# | 词 | 意思 |
+# | --- | --- |
+# | TTFT、TPOT | 到第一个 token 的时间；之后每个 token 的时间 |
+# | 资源池、链路 | 做同一种工作的一组同样的机器；两个池之间的网络，以 Gbps 计 |
+# | 异构 PD | prefill 和 decode 分在不同的池，而且两边的卡不同 |
+# | P95、P99 | 95 %（99 %）的请求不比这个值慢 |
+# | SLO、goodput | 说好要达到的目标，例如“TTFT 的 P99 小于 500 ms”；每秒达到目标的请求数 |
+# | 前缀命中（prefix hit） | 提示词的开头已经在池的 KV cache 里，不必再算 |
+# | dtype、bf16 | 数的存储格式；bf16 每个数 2 字节，约 3 位有效数字 |
+# | 布局、页（page） | 这些数在内存里的次序；paged KV 把 KV 存成固定大小的块 |
+# | kv heads：MHA、GQA、MQA | 存 K 和 V 的头数：每个 Query 头各有一份；几个头共用一份；所有头共用一份 |
+# | RMSNorm、RoPE、SwiGLU | decoder 一层里的部件：缩放、用旋转标出位置、前馈 |
+# | logits | 模型给下一个 token 的每个候选打的分 |
+# | 张量并行（TP） | 把每一层拆到几张卡上；TP2 是 2 张 |
+# | TFLOP/s、利用率 | 每秒 10^12 次运算；实际达到其中的几成 |
+# | gloo、回环（loopback） | 在进程之间搬张量的软件；一台机器连到自己的网络 |
+# | CUDA event、锁页内存 | GPU 上的计时标记；GPU 能直接读写的主机内存（可分页的要多复制一次） |
+# | sidecar | 守在 worker 旁边的辅助进程 |
+# | 限流（throttle） | 少放一些请求进来 |
+# | 关键路径 | 决定总时间的那几步；与计算重叠的传输不在其中 |
+
+# %% [markdown] tags=["en"]
+# ## The words of this chapter
+#
+# The words of 39a (prefill, decode, KV cache, residency, preempt, handoff, router, worker, circuit, backend) keep their meaning. New here:
+#
+# | word | meaning |
+# | --- | --- |
+# | TTFT, TPOT | the time to the first token; the time for each token after it |
+# | pool, link | a group of equal machines with the same job; the network between two pools, in Gbps |
+# | heterogeneous PD | prefill and decode live in different pools, and the cards of the two differ |
+# | P95, P99 | 95 % (99 %) of the requests are no slower than this value |
+# | SLO, goodput | a target that was agreed on, such as "P99 of TTFT below 500 ms"; requests per second that meet their targets |
+# | prefix hit | the beginning of the prompt is in the pool's KV cache already and need not be computed |
+# | dtype, bf16 | the format in which numbers are stored; bf16 takes 2 bytes a number and keeps about 3 digits |
+# | layout, page | the order of these numbers in memory; paged KV is stored in blocks of a fixed size |
+# | kv heads: MHA, GQA, MQA | how many heads store K and V: one for each query head; one for several; one for all |
+# | RMSNorm, RoPE, SwiGLU | parts of a decoder layer: scaling, marking the position by a rotation, feed-forward |
+# | logits | the model's score for each candidate of the next token |
+# | tensor parallelism (TP) | each layer is split over several cards; TP2 means 2 |
+# | TFLOP/s, utilisation | 10^12 operations a second; the share of it that is really reached |
+# | gloo, loopback | software that moves tensors between processes; a machine's network to itself |
+# | CUDA event, page-locked memory | a time mark on the GPU; host memory that the GPU reads and writes directly (pageable memory takes one more copy) |
+# | sidecar | a helper process beside a worker |
+# | throttle | let fewer requests in |
+# | critical path | the steps that decide the total time; a transfer that overlaps with compute is not among them |
 
 # %% [markdown] tags=["zh"]
 # ## Step 1 · 请求主要需要什么资源？
@@ -98,24 +154,24 @@ from toolkit.traces import azure_trace
 # **Question**: request A has 6000 prompt tokens and generates 20; request B has 200 prompt tokens and generates 900. You own a card with strong compute, and a card with much memory and high bandwidth. Who goes where?
 
 # %% [markdown] tags=["zh"]
-# A 的工作几乎都在 prefill：一次处理 6000 个 token，看重算力，用户感受到的是 TTFT。B 的工作几乎都在 decode：900 次逐个生成，每次都要读一遍 KV cache，看重显存带宽，用户感受到的是 TPOT。
+# A 的工作几乎都在 prefill：一次处理 6000 个 token，看重算力，用户感受到的是 TTFT。B 的工作几乎都在 decode：900 次逐个生成，每次都要读一遍 KV cache，看重显存带宽，用户感受到的是 TPOT。所以 A 去算力强的卡，B 去显存大、带宽高的卡。
 #
 # | 对象 | 记录什么 | 影响什么决定 |
 # | --- | --- | --- |
-# | prefill 型请求 | 提示词长度、TTFT 目标 | 是否去算力强的池 |
-# | decode 型请求 | 生成长度、KV 驻留、TPOT 目标 | 是否去显存和带宽强的池 |
-# | 资源池 | 算力、可用显存、链路、支持的阶段 | 能否接这一阶段 |
-# | 服务等级 | P95/P99、超时 | 能否排队、降级、回退 |
+# | prefill 型请求 | 提示词多长，TTFT 最多多久 | 要不要派给算力强的池 |
+# | decode 型请求 | 生成多少 token，KV 占多久显存，TPOT 最多多久 | 要不要派给显存大、带宽高的池 |
+# | 资源池 | 算力、空闲显存、链路、会做哪些阶段 | 这一阶段能不能交给它 |
+# | 服务目标 | P95 和 P99，最多等多久 | 可不可以等、降低质量、改走别处 |
 
 # %% [markdown] tags=["en"]
-# Nearly all of A's work is prefill: 6000 tokens at once, hungry for compute, felt as TTFT. Nearly all of B's work is decode: 900 steps, each reading the whole KV cache, hungry for memory bandwidth, felt as TPOT.
+# Nearly all of A's work is prefill: 6000 tokens at once, hungry for compute, felt as TTFT. Nearly all of B's work is decode: 900 steps, each reading the whole KV cache, hungry for memory bandwidth, felt as TPOT. So A goes to the card with strong compute, B to the one with memory and bandwidth.
 #
 # | object | what to record | which decision it affects |
 # | --- | --- | --- |
-# | prefill-heavy request | prompt length, TTFT target | whether it goes to the pool with strong compute |
-# | decode-heavy request | output length, KV residency, TPOT target | whether it goes to the pool with memory and bandwidth |
-# | resource pool | compute, free memory, link, supported stages | whether it can take this stage |
-# | service level | P95/P99, timeouts | whether it may queue, degrade or fall back |
+# | prefill-heavy request | how long the prompt is, how long TTFT may be | whether to send it to the pool with strong compute |
+# | decode-heavy request | how many tokens it generates, how long its KV takes up memory, how long TPOT may be | whether to send it to the pool with memory and bandwidth |
+# | resource pool | compute, free memory, link, the stages it can do | whether this stage can be given to it |
+# | service target | P95 and P99, how long one may wait | whether it may wait, lose quality or go elsewhere |
 
 # %% [markdown] tags=["zh"]
 # ### TODO 1 的约定 · `classify_resource_need`
@@ -179,6 +235,8 @@ def classify_resource_need(request: dict[str, int], long_prompt_threshold: int, 
 HINT_PREFILL = "只有提示词长（各自与自己的阈值比）：prefill · only the prompt is long (each count against its own threshold): prefill"
 HINT_DECODE = "只有生成长（各自与自己的阈值比）：decode · only the output is long (each count against its own threshold): decode"
 HINT_SHORT = "两者都不长：shared · neither is long: shared"
+HINT_EACH_OTHER = "两者都不长：各自与自己的阈值比，不是互相比 · neither is long: compare with the thresholds, not the lengths with each other"
+HINT_LONGER = "各自与自己的阈值比，不是互相比 · compare with the thresholds, not the lengths with each other"
 HINT_SWAPPED = "prefill 和 decode 对调了 · prefill and decode are swapped"
 HINT_THRESHOLDS = "阈值是参数，第一个给提示词，第二个给生成 · the thresholds are arguments: the first is for the prompt, the second for the output"
 check("test_classify", "classify_resource_need", [
@@ -186,10 +244,13 @@ check("test_classify", "classify_resource_need", [
          mistakes=[("decode", HINT_SWAPPED)]),
     case({"prompt_tokens": 128, "decode_tokens": 512}, 2048, 256, want="decode", hint=HINT_DECODE,
          mistakes=[("prefill", HINT_SWAPPED)]),
-    case({"prompt_tokens": 800, "decode_tokens": 128}, 2048, 256, want="shared", hint=HINT_SHORT),
-    case({"prompt_tokens": 100, "decode_tokens": 200}, 2048, 256, want="shared", hint=HINT_SHORT),
+    case({"prompt_tokens": 800, "decode_tokens": 128}, 2048, 256, want="shared", hint=HINT_SHORT,
+         mistakes=[("prefill", HINT_EACH_OTHER)]),
+    case({"prompt_tokens": 100, "decode_tokens": 200}, 2048, 256, want="shared", hint=HINT_SHORT,
+         mistakes=[("decode", HINT_EACH_OTHER)]),
     case({"prompt_tokens": 800, "decode_tokens": 128}, 500, 150, want="prefill", hint=HINT_THRESHOLDS),
-    case({"prompt_tokens": 3000, "decode_tokens": 64}, 4000, 50, want="decode", hint=HINT_THRESHOLDS),
+    case({"prompt_tokens": 3000, "decode_tokens": 64}, 4000, 50, want="decode", hint=HINT_THRESHOLDS,
+         mistakes=[("prefill", HINT_LONGER)]),
     case({"prompt_tokens": 300, "decode_tokens": 800}, 400, 900, want="shared", hint=HINT_THRESHOLDS),
 ])
 ### BEGIN HIDDEN TESTS
@@ -332,7 +393,7 @@ with demo("T1"):
 # | --- | --- | --- | --- |
 # | 传输 KV | 链路快，两边 KV 兼容 | 传输时间、拥塞 | 字节数、handoff ms、P99 |
 # | 重算 prefill | 链路慢，或 KV 不能共用 | 额外计算、TTFT | recompute ms、算力占用 |
-# | 留在原池 | 交接太贵，或两边差别不大 | 失去隔离 | 队列、利用率、尾延迟 |
+# | 留在原池 | 交接太贵，或两边差别不大 | prefill 和 decode 又互相打扰 | 等了多久、池有多忙、P99 |
 #
 # 第三种方式（留在原池）不在 TODO 2 里。NVIDIA Dynamo 的文档把它叫作 conditional disaggregation：短的 prefill，或前缀命中多的 prefill，直接在 decode worker 上做。
 
@@ -347,7 +408,7 @@ with demo("T1"):
 # | --- | --- | --- | --- |
 # | transfer the KV | fast link, KV compatible on both sides | transfer time, congestion | bytes, handoff ms, P99 |
 # | recompute the prefill | slow link, or KV that cannot be shared | extra compute, TTFT | recompute ms, compute used |
-# | stay in the pool | handoff too dear, or pools hardly differ | isolation is lost | queue, utilisation, tail latency |
+# | stay in the pool | handoff too dear, or pools hardly differ | prefill and decode disturb each other again | how long requests wait, how busy the pool is, P99 |
 #
 # The third way (stay) is not part of TODO 2. NVIDIA Dynamo's documentation calls it conditional disaggregation: short prefills, or those with many prefix hits, run on the decode worker itself.
 
@@ -554,26 +615,22 @@ check("test_handoff_invalid", "choose_handoff_mode", HIDDEN_CASES, hidden=True)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：搬得碎，不如重算
+# > #### Field case · 现场案例：搬得碎，不如重算
 # >
 # > **现象**：vLLM 早期要处理被抢占的请求：把 KV 换出再换回，还是丢掉重算？他们先选了重算，因为许多小块的搬运比重算还慢。
 # >
 # > **问题**：你的公式说 100 MB 走 200 Gbps 只要 4 ms。公式漏了什么？
-# >
-# > **机制**：每条消息有一份固定开销，和大小无关。公式只按总字节数计时，需要再加“消息数 × 固定开销”。
 # >
 # > 来源：[vllm-project/vllm pull 12](https://github.com/vllm-project/vllm/pull/12)
 #
 # 下面把同样的 100 MB 切成 1、100、10000 条消息。每条 0.01 ms 的固定开销是我们为演示选的数，不是报告里的数。
 
 # %% [markdown] tags=["en"]
-# > ### Field case · In small pieces, moving loses to computing
+# > #### Field case · In small pieces, moving loses to computing
 # >
 # > **Symptom**: early vLLM had to handle preempted requests: swap their KV out and back in, or drop it and recompute? They chose recompute first, because many small moves were slower than computing again.
 # >
 # > **Question**: your formula says that 100 MB over 200 Gbps take only 4 ms. What does it leave out?
-# >
-# > **Mechanism**: each message has a fixed cost, whatever its size. The formula counts total bytes only; it needs "messages × fixed cost" on top.
 # >
 # > Source: [vllm-project/vllm pull 12](https://github.com/vllm-project/vllm/pull/12)
 #
@@ -589,6 +646,12 @@ with demo("T2"):
         print(f"{messages:>6} messages: {total_ms:7.2f} ms  your rule: {bytes_only['mode']}  with the fixed cost: {better}")
 
 # %% [markdown] tags=["zh"]
+# **机制**：每条消息有一份固定开销，和大小无关。公式只按总字节数计时，需要再加“消息数 × 固定开销”。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: each message has a fixed cost, whatever its size. The formula counts total bytes only; it needs "messages × fixed cost" on top.
+
+# %% [markdown] tags=["zh"]
 # ### 例题 · 链路要多快，传输才划算？
 #
 # 两种方式一样快时的带宽叫**交叉带宽**：`B* = MB × 8 / recompute_ms`。链路比它快就传输。上面的例子：`100 × 8 / 12 = 66.67 Gbps`。
@@ -596,7 +659,7 @@ with demo("T2"):
 # 重算发生在**目标池**，所以目标卡的算力决定 B*。下面用公开数字算 Llama-3.1-8B、4096 个 token：
 #
 # - 每个 token 的 KV 是 131072 字节（模型公开配置，bf16），共 536.87 MB；
-# - prefill 的运算量是 `2·P·n + 2·layers·heads·head_dim·n²`（层数、头数、头维度），P 取 6.98 × 10^9（不含词表两端）；
+# - n 个 token 各要用到 P 个权重，每个权重 1 次乘、1 次加，共 `2·P·n`；注意力让每个 token 再看一遍它前面的所有 token，所以第二项随 n² 增长。prefill 的运算量是 `2·P·n + 2·layers·heads·head_dim·n²`（层数、头数、头维度），P 取 6.98 × 10^9（不含词表两端）；
 # - 算力取 bf16 稠密值 148（H20）和 989（H100）TFLOP/s，利用率假设为 0.45。H20 的数来自二手网页，请以厂商规格书为准。
 #
 # 这是由公开数字**算出**的，不是测出的。
@@ -609,7 +672,7 @@ with demo("T2"):
 # Recompute happens on the **destination**, so its compute decides B*. The next cell uses published numbers for Llama-3.1-8B and 4096 tokens:
 #
 # - the KV of a token is 131072 bytes (public model configuration, bf16), 536.87 MB in all;
-# - prefill takes `2·P·n + 2·layers·heads·head_dim·n²` operations, with P = 6.98 × 10^9 (without embedding and head);
+# - each of the n tokens uses each of the P weights in 1 multiplication and 1 addition: `2·P·n`; attention lets each token look at all tokens before it, so the second term grows with n². Prefill takes `2·P·n + 2·layers·heads·head_dim·n²` operations (layers, heads, size of a head), with P = 6.98 × 10^9 (without embedding and head);
 # - compute is the dense bf16 figure, 148 (H20) and 989 (H100) TFLOP/s, with an assumed utilisation of 0.45. The H20 figure comes from a secondary page: the vendor's datasheet is the source to check.
 #
 # This is **computed** from published numbers, not measured.
@@ -1344,26 +1407,22 @@ check("test_capability_defaults", "evaluate_pool_capability", HIDDEN_CASES, hidd
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：字节一样，意思不同
+# > #### Field case · 现场案例：字节一样，意思不同
 # >
 # > **现象**：TensorRT-LLM 里，prefill 和 decode 用了不同的张量并行，输出是错的。
 # >
 # > **问题**：传输没有报错，字节一个不少。错在哪里？
-# >
-# > **机制**：KV 布局应为 `[pages, 2, kv_heads, page, head_dim]`，池里却是 `[pages, 2, page, kv_heads, head_dim]`。布局是 KV 兼容性的一部分。
 # >
 # > 来源：[NVIDIA/TensorRT-LLM issue 6507](https://github.com/NVIDIA/TensorRT-LLM/issues/6507)
 #
 # 下面把一页 KV 按一种布局写入、按另一种读出，再看你的函数会不会拦住它。
 
 # %% [markdown] tags=["en"]
-# > ### Field case · Same bytes, other meaning
+# > #### Field case · Same bytes, other meaning
 # >
 # > **Symptom**: in TensorRT-LLM, outputs were wrong when prefill and decode used different tensor parallelism.
 # >
 # > **Question**: no transfer failed and no byte was lost. What went wrong?
-# >
-# > **Mechanism**: the KV layout expected was `[pages, 2, kv_heads, page, head_dim]`, the pool held `[pages, 2, page, kv_heads, head_dim]`. Layout is part of KV compatibility.
 # >
 # > Source: [NVIDIA/TensorRT-LLM issue 6507](https://github.com/NVIDIA/TensorRT-LLM/issues/6507)
 #
@@ -1383,24 +1442,26 @@ with demo("T3"):
     ))
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：说健康，其实还在加载
+# **机制**：KV 布局应为 `[pages, 2, kv_heads, page, head_dim]`，池里却是 `[pages, 2, page, kv_heads, head_dim]`。布局是 KV 兼容性的一部分。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: the KV layout expected was `[pages, 2, kv_heads, page, head_dim]`, the pool held `[pages, 2, page, kv_heads, head_dim]`. Layout is part of KV compatibility.
+
+# %% [markdown] tags=["zh"]
+# > #### Field case · 现场案例：说健康，其实还在加载
 # >
 # > **现象**：SGLang 的路由器报告健康，而第一个 prefill worker 还在加载。
 # >
 # > **问题**：进程活着，算健康吗？
 # >
-# > **机制**：“健康”的意思是**现在就能运行这个阶段**。所以约定里缺 `healthy` 就是 `False`：没有人确认过，就不算健康。
-# >
 # > 来源：[sgl-project/sglang issue 33740](https://github.com/sgl-project/sglang/issues/33740)
 
 # %% [markdown] tags=["en"]
-# > ### Field case · Said to be healthy, still loading
+# > #### Field case · Said to be healthy, still loading
 # >
 # > **Symptom**: SGLang's router reported healthy while the first prefill worker was still loading.
 # >
 # > **Question**: the process is alive. Is that healthy?
-# >
-# > **Mechanism**: "healthy" means **can run this stage now**. That is why a missing `healthy` is `False` in the contract: what nobody has confirmed is not healthy.
 # >
 # > Source: [sgl-project/sglang issue 33740](https://github.com/sgl-project/sglang/issues/33740)
 
@@ -1409,6 +1470,12 @@ with demo("T3"):
     loading_pool = {"pool_id": "prefill-a", "process_alive": True, "supported_stages": ["prefill"], "available_memory_gb": 60}
     print("loading:", evaluate_pool_capability({"stage": "prefill", "required_memory_gb": 20}, loading_pool))
     print("loaded: ", evaluate_pool_capability({"stage": "prefill", "required_memory_gb": 20}, {**loading_pool, "healthy": True}))
+
+# %% [markdown] tags=["zh"]
+# **机制**：“健康”的意思是**现在就能运行这个阶段**。所以约定里缺 `healthy` 就是 `False`：没有人确认过，就不算健康。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: "healthy" means **can run this stage now**. That is why a missing `healthy` is `False` in the contract: what nobody has confirmed is not healthy.
 
 # %% [markdown] tags=["zh"]
 # **想一想**：池都不能执行了，为什么还要列出 KV 原因？
@@ -1425,7 +1492,7 @@ with demo("T3"):
 # %% [markdown] tags=["zh"]
 # ## Step 4 · 走哪条路？
 #
-# **问题**：主池能执行，但不能接收 KV。第一个回退池什么都能。请求去哪里？
+# **问题**：主池跑得了这个请求，却接不了它的 KV。第一个回退池两样都行。请求去哪里？
 
 # %% [markdown] tags=["en"]
 # ## Step 4 · Which route?
@@ -1576,7 +1643,7 @@ TEST_ANSWERS = [
     for pool, runs, accepts, reasons in TEST_TABLE.values()
 ]
 HINT_PRIMARY = "主池能执行就用主池 · the primary pool is taken when it can execute"
-HINT_RECOMPUTE = "能执行但不能接收 KV：留在这个池，改为 recompute · can execute but not accept KV: stay, and recompute"
+HINT_RECOMPUTE = "跑得了、接不了 KV：留在这个池，改为 recompute · can execute but not accept KV: stay, and recompute"
 HINT_KV_RUNS = "KV 原因不是执行原因，不能因此换池或拒绝 · KV reasons are no execution reasons: no other pool, no reject"
 HINT_REROUTE = "主池不能执行：取第一个能执行的回退池，decision 是 reroute · primary cannot execute: first fallback that can, decision reroute"
 HINT_REJECTED = "rejected_pools 记录之前被拒绝的池和原因 · rejected_pools holds the pools refused before, with reasons"
@@ -1659,7 +1726,7 @@ TEST_ANSWERS = [
 HINT_WANTED = "偏好 recompute 时，执行方式总是 recompute · recompute preferred: the execution mode is recompute"
 HINT_KEEP = "选中的池的 KV 原因要保留，偏好 recompute 时也一样 · keep the selected pool's KV reasons, also when recompute was preferred"
 HINT_OWN = "reasons 只有选中的池自己的原因 · reasons holds only the selected pool's own reasons"
-HINT_RECOMPUTE = "能执行但不能接收 KV：改为 recompute，回退池也一样 · can execute but not accept KV: recompute, on a fallback too"
+HINT_RECOMPUTE = "跑得了、接不了 KV：改为 recompute，回退池也一样 · can execute but not accept KV: recompute, on a fallback too"
 check("test_routing_recompute", "plan_route_with_fallback", [
     case(TEST_REQUEST, TEST_POOLS["dtype"], [], "recompute", hint=HINT_WANTED, mistakes=[([], HINT_KEEP)], want={
         "selected_pool": "decode-a", "execution_mode": "recompute", "decision": "primary",
@@ -2007,24 +2074,20 @@ with demo("T3", "T4"):
 # 4. Pull the free memory of all three to 0: does the record hold a reason for each pool?
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：没有可用的 worker
+# > #### Field case · 现场案例：没有可用的 worker
 # >
 # > **现象**：SGLang 在高请求率下报错：没有可用的 prefill worker，所有熔断器都打开了。
 # >
 # > **问题**：看到这一行，你知道该修哪个 worker 吗？
 # >
-# > **机制**：拒绝要带原因，还要说清**哪些池被拒绝、为什么**。
-# >
 # > 来源：[sgl-project/sglang issue 12355](https://github.com/sgl-project/sglang/issues/12355)
 
 # %% [markdown] tags=["en"]
-# > ### Field case · No available worker
+# > #### Field case · No available worker
 # >
 # > **Symptom**: at a high request rate SGLang reported that no prefill worker was available and all circuits were open.
 # >
 # > **Question**: does that line tell you which worker to repair?
-# >
-# > **Mechanism**: a reject needs a reason, and it must say **which pools were refused and why**.
 # >
 # > Source: [sgl-project/sglang issue 12355](https://github.com/sgl-project/sglang/issues/12355)
 
@@ -2043,26 +2106,28 @@ with demo("T4", "T3"):
         print(f"  {refused_id}: {', '.join(refused_reasons)}")
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：拒绝没有传到客户端
+# **机制**：拒绝要带原因，还要说清**哪些池被拒绝、为什么**。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: a reject needs a reason, and it must say **which pools were refused and why**.
+
+# %% [markdown] tags=["zh"]
+# > #### Field case · 现场案例：拒绝没有传到客户端
 # >
 # > **现象**：llm-d 里，两边的并行度不同，传输时才被拒绝；错误只到了 sidecar，客户端一直等。
 # >
 # > **问题**：这个检查该放在什么时候？结果该交给谁？
-# >
-# > **机制**：在交接**之前**判断能力；拒绝或改道必须回到调用者手里。
 # >
 # > 来源：[llm-d/llm-d issue 2433](https://github.com/llm-d/llm-d/issues/2433)
 #
 # 下面把并行度写进布局的名字（这是我们的写法）。搬运还没开始，你的路由就知道答案，并把它返回给调用者。
 
 # %% [markdown] tags=["en"]
-# > ### Field case · The refusal never reached the client
+# > #### Field case · The refusal never reached the client
 # >
 # > **Symptom**: in llm-d, unequal parallelism was refused only at transfer time; the error reached a sidecar, and the client hung.
 # >
 # > **Question**: when should this be checked, and who must learn the result?
-# >
-# > **Mechanism**: decide capability **before** the handoff; a refusal or a change of plan must reach the caller.
 # >
 # > Source: [llm-d/llm-d issue 2433](https://github.com/llm-d/llm-d/issues/2433)
 #
@@ -2078,26 +2143,28 @@ with demo("T4", "T3"):
     ))
 
 # %% [markdown] tags=["zh"]
-# > ### Field case · 现场案例：该不该悄悄重算？
+# **机制**：在交接**之前**判断能力；拒绝或改道必须回到调用者手里。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: decide capability **before** the handoff; a refusal or a change of plan must reach the caller.
+
+# %% [markdown] tags=["zh"]
+# > #### Field case · 现场案例：该不该悄悄重算？
 # >
 # > **现象**：vLLM 有人提议：KV 没有到，默认应当失败，而不是重算。
 # >
 # > **问题**：重算能让这个请求继续，坏在哪里？
-# >
-# > **机制**：在 decode 实例上重算，会拖慢那里正在 decode 的每个请求，还会掩盖坏掉的链路。“哪个快选哪个”只看了自己。
 # >
 # > 来源：[vllm-project/vllm issue 32200](https://github.com/vllm-project/vllm/issues/32200)
 #
 # 下面的数是我们选的：传输 160 ms，重算 150 ms，目标池里有 40 个请求正在 decode。假设重算期间它们全部停下。
 
 # %% [markdown] tags=["en"]
-# > ### Field case · Recompute in silence?
+# > #### Field case · Recompute in silence?
 # >
 # > **Symptom**: a proposal for vLLM: when the KV does not arrive, the default should be to fail, not to recompute.
 # >
 # > **Question**: recompute keeps this request going. What is bad about it?
-# >
-# > **Mechanism**: recompute on a decode instance slows every request that decodes there, and it hides a broken link. "Take the faster one" looks at itself only.
 # >
 # > Source: [vllm-project/vllm issue 32200](https://github.com/vllm-project/vllm/issues/32200)
 #
@@ -2111,7 +2178,13 @@ with demo("T2"):
     print(f"the 40 others wait {40 * local_choice['recompute_ms']:.0f} ms in all")
 
 # %% [markdown] tags=["zh"]
-# **想一想**：主池能执行但不能接收 KV，回退池两样都能。“第一个能执行的”什么时候是坏主意？
+# **机制**：在 decode 实例上重算，会拖慢那里正在 decode 的每个请求，还会掩盖坏掉的链路。“哪个快选哪个”只看了自己。
+
+# %% [markdown] tags=["en"]
+# **Mechanism**: recompute on a decode instance slows every request that decodes there, and it hides a broken link. "Take the faster one" looks at itself only.
+
+# %% [markdown] tags=["zh"]
+# **想一想**：主池跑得了、接不了 KV，有一个回退池两样都行。“第一个能执行的”什么时候是坏主意？
 
 # %% [markdown] tags=["en"]
 # **Think**: the primary can execute but not accept the KV, a fallback can do both. When is "the first that can execute" a bad idea?
@@ -2210,8 +2283,8 @@ with demo("T1", "T2", "T3", "T4"):
 #
 # **不能得出**
 #
-# - 合成的 KV 拷贝和矩阵乘只给出成本的**下界**：没有真实网络、worker 队列、序列化和 backend 同步，不能当作 GPU 证据；
-# - 检查通过说明规则写对了，不说明异构 PD 更快。要证明后者，需要两类资源池、固定的模型、请求清单和路由策略，比较 TTFT、TPOT、吞吐、队列、handoff 和失败，见 70 和 81。
+# - 本章搬的 KV、算的矩阵都是编出来的，只给出成本的**下界**：真机上还有网络、排队的 worker、打包和解包、backend 之间的等待。它们不是 GPU 证据；
+# - 检查通过说明规则写对了，不说明异构 PD 更快。要说它更快，得真有两种池，让同一个模型用同样的路由规则跑同一批请求，再比较 TTFT、TPOT、吞吐、排队时间、交接时间和失败次数；这是 70 和 81 的内容（尚未发布）。
 
 # %% [markdown] tags=["en"]
 # ## What was simplified, and what may not be concluded
@@ -2225,8 +2298,8 @@ with demo("T1", "T2", "T3", "T4"):
 #
 # **Not to be concluded**
 #
-# - synthetic KV copies and matrix products give only **lower bounds** of the cost: no real network, worker queue, serialisation or backend synchronisation, so they are no GPU evidence;
-# - passing checks say that the rules are right, not that heterogeneous PD is faster. Showing the latter takes two kinds of pools and a fixed model, request list and routing policy, and compares TTFT, TPOT, throughput, queue, handoff and failures: see 70 and 81.
+# - the KV moved and the matrices computed here are made up and give only **lower bounds** of the cost: real machines add a network, workers with queues, packing and unpacking, and backends that wait for each other. They are no GPU evidence;
+# - passing checks say that the rules are right, not that heterogeneous PD is faster. To call it faster one needs two real kinds of pools, runs the same requests on the same model under the same routing rule, and compares TTFT, TPOT, throughput, time in the queue, time of the handoff and failures: that belongs to 70 and 81 (not yet published).
 
 # %% [markdown] tags=["zh"]
 # ## 得分
@@ -2296,6 +2369,18 @@ scorecard()
 # %% tags=["wrong"] todo="classify" name="fixed-decode-threshold" hint="the thresholds are arguments" edits=[["> long_decode_threshold", "> 256"]]
 
 # %% tags=["wrong"] todo="classify" name="larger-count-wins" hint="neither is long" edits=[["request.get(\"prompt_tokens\", 0) > long_prompt_threshold", "request.get(\"prompt_tokens\", 0) > 4 * request.get(\"decode_tokens\", 0)"], ["request.get(\"decode_tokens\", 0) > long_decode_threshold", "request.get(\"decode_tokens\", 0) > request.get(\"prompt_tokens\", 0)"]]
+
+# %% tags=["wrong"] todo="classify" name="larger-length" hint="not the lengths with each other"
+def classify_resource_need(request, long_prompt_threshold, long_decode_threshold):
+    prompt, decode = request.get("prompt_tokens", 0), request.get("decode_tokens", 0)
+    return "prefill" if prompt > decode else "decode" if decode > prompt else "shared"
+
+# %% tags=["wrong"] todo="classify" name="larger-length-once-one-is-long" hint="not the lengths with each other"
+def classify_resource_need(request, long_prompt_threshold, long_decode_threshold):
+    prompt, decode = request.get("prompt_tokens", 0), request.get("decode_tokens", 0)
+    if prompt <= long_prompt_threshold and decode <= long_decode_threshold:
+        return "shared"
+    return "prefill" if prompt > decode else "decode"
 
 # %% tags=["wrong"] todo="classify" name="total-tokens" hint="neither is long" edits=[["request.get(\"prompt_tokens\", 0) > long_prompt_threshold", "request.get(\"prompt_tokens\", 0) + request.get(\"decode_tokens\", 0) > 900"]]
 
