@@ -6,6 +6,8 @@ from pathlib import Path
 from autograde.errors import InputError
 from autograde.paths import RESULTS
 
+UNSAFE = "run learners' code without the sandbox, with resource limits only"
+
 
 def main(arguments=None):
     """Run one command. Returns the exit status: 0, 1 when a check fails, 2 on bad input."""
@@ -15,6 +17,9 @@ def main(arguments=None):
     except InputError as error:
         print(f"autograde: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("autograde: stopped; what was graded is kept, run again to go on", file=sys.stderr)
+        return 130
 
 
 def _parser():
@@ -28,12 +33,15 @@ def _parser():
 
     check = commands.add_parser("check", help="print the verdict lines of one notebook")
     check.add_argument("notebook", type=Path)
+    check.add_argument("--unsafe", action="store_true", help=UNSAFE)
     check.set_defaults(run=_check)
 
     grade = commands.add_parser("grade", help="grade a class")
-    grade.add_argument("submissions", type=Path, help="folder with <learner>/<chapter>/<chapter>.ipynb")
+    grade.add_argument("submissions", type=Path, help="folder, zip or export of Canvas, Moodle or Gradescope")
     grade.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     grade.add_argument("--db", metavar="URL", help="SQLAlchemy address of the gradebook (default: SQLite in DIR)")
+    grade.add_argument("--scheduler", metavar="tcp://HOST:PORT", help="grade on this Dask cluster")
+    grade.add_argument("--unsafe", action="store_true", help=UNSAFE)
     grade.set_defaults(run=_grade)
 
     trace = commands.add_parser("trace", help="print the figures of a request trace in Azure's format")
@@ -56,29 +64,32 @@ def _build(options):
 
         write_solved(options.solved)
         return 0
-    if options.check:
-        problems = generated.problems()
-        for problem in problems:
-            print(problem, file=sys.stderr)
-        return 1 if problems else 0
-    generated.write()
-    return 0
+    problems = generated.problems() if options.check else generated.write()
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 def _check(options):
     from autograde.grade import check_notebook
     from autograde.report import print_verdicts
 
-    print_verdicts(check_notebook(options.notebook))
+    marks, notes = check_notebook(options.notebook, unsafe=options.unsafe)
+    print_verdicts(marks)
+    for note in notes:
+        print(f"- {note}")
     return 0
 
 
 def _grade(options):
     from autograde.grade import grade_class
-    from autograde.report import print_table
+    from autograde.report import not_graded, print_table
 
-    print_table(grade_class(options.submissions, options.results, options.db))
-    print(f"{options.results}: marks.csv, gradebook.db, feedback/")
+    outcome = grade_class(
+        options.submissions, options.results, options.db, scheduler=options.scheduler, unsafe=options.unsafe
+    )
+    print_table([mark for one in outcome for mark in one.marks], not_graded(outcome))
+    print(f"{options.results / 'class.html'}: the class; beside it marks.csv, gradebook.db and feedback/<learner>/")
     return 0
 
 

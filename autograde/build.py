@@ -3,6 +3,7 @@
 All are pure functions of the chapter script, the toolkit and the repository address: cell ids come from
 grade ids or content, so a build is the same to the byte wherever it runs.
 """
+import functools
 import hashlib
 import json
 import re
@@ -163,17 +164,23 @@ def _wanted(chapter, original):
 
 def _inline_helpers(cell, chapter, original):
     """Turn the import cell into the locked cell that holds the helpers' source."""
+    wanted = tuple((module, tuple(names)) for module, names in _wanted(chapter, original).items())
+    names = tuple(name for names in inline.toolkit_imports(original.source).values() for name in names)
     try:
-        helpers = inline.inlined(_wanted(chapter, original))
+        cell.source = _tools(wanted, names, declaration(chapter))
     except InputError as error:
         raise InputError(f"{chapter.where(original)}: {error}") from None
-    names = [name for names in inline.toolkit_imports(original.source).values() for name in names]
-    cell.source = inline.as_module(f"{helpers}\n\n\n{declaration(chapter)}", names)
     cell.metadata["tags"] = ["toolkit"]
     cell.metadata["nbgrader"] = {
         "grade": False, "grade_id": "toolkit", "locked": True, "schema_version": 3, "solution": False, "task": False,
     }
     _fold(cell, TOOLS_TITLE)
+
+
+@functools.cache  # it is the same in every language, and slow
+def _tools(wanted, names, declared):
+    helpers = inline.inlined({module: list(names) for module, names in wanted})
+    return inline.as_module(f"{helpers}\n\n\n{declared}", names)
 
 
 def _fold(cell, title):

@@ -41,6 +41,7 @@ def course_config(root, db_url=None):
     config.CourseDirectory.root = str(Path(root).resolve())
     if db_url:
         config.CourseDirectory.db_url = db_url
+        config.CourseDirectory.course_id = "course"  # a database server, unlike SQLite, wants the name of one
     # nbgrader's default exchange is a system folder; formgrader warns where it cannot be written.
     config.Exchange.root = str(Path(root).resolve() / "exchange")
     config.ClearSolutions.code_stub = {"python": build.CODE_STUB}
@@ -102,15 +103,14 @@ def prepare_course(root, db_url=None, chapters=None):
         known = {assignment.name for assignment in gradebook.assignments}
     for chapter in chapters:
         source = root / "source" / chapter.name / f"{chapter.name}.ipynb"
+        release = root / "release" / chapter.name / f"{chapter.name}.ipynb"
         text = build.text(build.source_notebook(chapter, SOURCE_LANGUAGE))
-        if chapter.name in known and source.exists() and source.read_text(encoding="utf-8") == text:
+        same = source.exists() and source.read_text(encoding="utf-8") == text
+        if chapter.name in known and same and release.exists():
             continue
+        release.unlink(missing_ok=True)  # nbgrader writes it last: what was broken off is prepared again
         write_atomically(source, text)
-        try:
-            _generate(root, db_url, chapter)
-        except BaseException:
-            source.unlink()  # or the next call would take the chapter for prepared
-            raise
+        _generate(root, db_url, chapter)
 
 
 def open_gradebook(root, db_url=None):

@@ -60,7 +60,7 @@ def to_json(graded):
 
 
 def from_json(text):
-    """The Graded in a text. Raises ValueError or KeyError or TypeError where there is none."""
+    """The Graded in a text. Raises ValueError, KeyError, TypeError or AttributeError where there is none."""
     data = json.loads(text)
     data["verdicts"] = {test_id: Verdict(**verdict) for test_id, verdict in data["verdicts"].items()}
     data["cells"] = tuple(RanCell(**cell) for cell in data["cells"])

@@ -1,6 +1,10 @@
-"""Shared fixture: a tiny chapter."""
+"""Shared fixtures: a tiny chapter, and a course of nothing else that is graded in this process."""
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from autograde import build, chapter
 from autograde.chapter import load_chapter
 
 META = '{"grade": %s, "grade_id": "%s", "locked": %s, %s"schema_version": 3, "solution": %s, "task": false}'
@@ -71,3 +75,47 @@ def tiny(tmp_path):
         path.write_text(text, encoding="utf-8")
         return load_chapter(path)
     return make
+
+
+@pytest.fixture(scope="session")
+def alembic_asked_once():
+    """nbgrader starts a process of some seconds for each new gradebook, to ask for a constant."""
+    from nbgrader import api
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "get_alembic_version", functools.cache(api.get_alembic_version))
+        yield
+
+
+@pytest.fixture
+def tiny_course(tmp_path, monkeypatch, alembic_asked_once):
+    """The tiny chapter is the only one, graded in a thread; returns a function that writes its script."""
+    from autograde import pool, worker
+
+    folder = tmp_path / "solutions"
+    folder.mkdir()
+    monkeypatch.setattr(chapter, "SOLUTIONS", folder)
+    monkeypatch.setattr(pool, "_local", lambda workers: ThreadPoolExecutor(1))
+
+    def write(text=TINY):
+        (folder / "01_doubling.py").write_text(text, encoding="utf-8")
+        forget()
+
+    def forget():
+        for remembered in (worker._exam, worker._chapters):
+            remembered.cache_clear()
+
+    write()
+    yield write
+    forget()
+
+
+@pytest.fixture
+def hand_in(tmp_path, tiny_course):
+    """hand_in(learner, answer or file text, file name): write a submission; returns the class's folder."""
+    def write(learner, answer, file="01_doubling.ipynb", folder="01_doubling"):
+        path = tmp_path / "class" / learner / folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(answer if isinstance(answer, str) else build.text(answer), encoding="utf-8")
+        return tmp_path / "class"
+    return write
