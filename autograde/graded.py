@@ -78,7 +78,9 @@ def marks_of(chapter, learner, graded, by_hand=None):
             test_id: score for test_id, score in by_hand.items() if test_id in todo.tests
         }
         problem = [graded.problem] if graded.problem else []
-        failing = [verdict.line for test_id, verdict in verdicts.items() if points[test_id] < todo.tests[test_id]]
+        failing = [
+            verdict.line for test_id, verdict in verdicts.items() if not verdict.passed and test_id not in by_hand
+        ]
         adjusted = [f"[{todo.label}] 人工评分 · graded by hand" for test_id in points if test_id in by_hand]
         remarks = [verdict.line for verdict in verdicts.values() if STAND_IN in verdict.line]
         reason = next(iter([*problem, *failing, *adjusted, *remarks]), f"[{todo.label}] ok")

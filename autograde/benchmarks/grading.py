@@ -11,6 +11,8 @@ neither grader can skip it.
   DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata; Execute, LimitOutput, SaveAutoGrades,
   AssignLatePenalties, CheckCellMetadata. It makes no pages.
 - Both start from a course folder whose assignments are generated; this is not counted.
+- Ours has some ten CPU seconds to spend before the first verdict (imports, chapters prepared once, torch loaded
+  once a worker), so a class of ten learners shows smaller ratios than one of a hundred and fifty.
 
 CPU seconds are those of all processes of a grader. Bubblewrap and multiprocessing leave processes behind that their
 parents never wait for, and whose time RUSAGE_CHILDREN therefore lacks. So each grader runs below a process that is a

@@ -345,3 +345,10 @@ def test_verdict_lines_are_printed_with_points_and_sum(capsys):
     assert capsys.readouterr().out == (
         "6/6 double: [T1] ok\n0/6 halve: [T2] got 'a[U+001B][2J[U+D800] b'\n6/12\n"
     )
+
+
+def test_points_taken_away_by_hand_are_told():
+    passed = graded({test_id: ok(todo.label) for todo in NUMBERS.todos for test_id in todo.tests})
+    marks = marks_of(NUMBERS, "ann", passed, {"test_double": 1.0})
+    assert (marks[0].points, marks[0].reason) == (NUMBERS.todos[0].points - NUMBERS.todos[0].tests["test_double"] + 1,
+                                                 "[T1] 人工评分 · graded by hand")
