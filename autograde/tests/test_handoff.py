@@ -125,7 +125,7 @@ def test_paced_link_sleeps_until_its_deadline(cache, monkeypatch):
 
 @pytest.mark.parametrize("link_gbps", [0.019, 1.01, 200, 0, float("nan")])
 def test_paced_link_outside_its_range_names_the_formula(cache, link_gbps):
-    with pytest.raises(ValueError, match=r"0\.02 to 1\.0 .*transfer_ms = cache_transfer_mb \* 8 / link_gbps"):
+    with pytest.raises(ValueError, match=r"0\.02 to 1\.0 .*MB \* 8 / Gbps is ms"):
         send_paced(cache, link_gbps)
 
 
