@@ -1,5 +1,7 @@
 """Grade a class, or one notebook: find, repair, run apart, decide, record, tell."""
 import contextlib
+import filecmp
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +63,8 @@ def grade_class(submissions, results, db_url=None, *, scheduler=None, unsafe=Fal
                     with together(gradebook):
                         outcome += [_result(one, graded.get(_name(one)), chapters, gradebook, results)
                                     for one in found[start:start + TOGETHER]]
+                for one in found:
+                    _copy_submitted(one, graded.get(_name(one)), Path(submissions), results)
             _write_reports(outcome, results)
     except OSError as error:
         raise InputError(f"{error.filename or results}: {error.strerror}. {_KEPT}") from None
@@ -148,6 +152,17 @@ def _result(one, graded, chapters, gradebook, results):
             return ClassResult(student, chapter, marks_of(chapter, student, remark, earlier), remark)
     by_hand = record(gradebook, results, chapter, student, graded)
     return ClassResult(student, chapter, marks_of(chapter, student, graded, by_hand), graded)
+
+
+def _copy_submitted(one, graded, submissions, results):
+    """Put the file that counts where nbgrader's own commands look for it; one out of an archive stays there."""
+    name = graded.notebook if graded and graded.notebook else next((one.name for one in one.candidates), "")
+    source, chapter = submissions / name, one.chapter
+    if chapter and name and source.is_file():
+        target = results / "submitted" / _student(one) / chapter / f"{chapter}.ipynb"
+        if not (target.exists() and filecmp.cmp(source, target)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
 
 
 def _write_reports(outcome, results):

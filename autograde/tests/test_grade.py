@@ -146,8 +146,8 @@ def test_no_page_holds_a_hidden_test(sample):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """(results folder, nbgrader_command): whole notebooks, right, unfinished and wrong, graded by us, then handed to
-    nbgrader in `submitted/`."""
+    """(results folder, nbgrader_command): whole notebooks, right, unfinished and wrong, graded by us, who leave them
+    where nbgrader looks for them."""
     results = tmp_path_factory.mktemp("compared")
     submissions = tmp_path_factory.mktemp("handed-in") / "submitted"
     for chapter in load_chapters():
@@ -163,7 +163,8 @@ def compared(tmp_path_factory):
             text = solved_text(chapter, **{variant.todo: f"{right}\n\n\n{variant.source}"})
             hand_in_whole(submissions, f"wrong{number}", chapter.name, text)
     grade_class(submissions, results)
-    (results / "submitted").symlink_to(submissions)
+    for path in submissions.rglob("*.ipynb"):
+        assert (results / "submitted" / path.relative_to(submissions)).read_bytes() == path.read_bytes()
 
     def nbgrader_command(*arguments):
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
