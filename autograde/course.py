@@ -128,16 +128,6 @@ def open_gradebook(root, db_url=None):
         os.environ["PATH"] = path
 
 
-def run_converter(converter_class, root, db_url, chapter_name, **traits):
-    """Run one of nbgrader's converters on a chapter. Raises what it raises; its log stays off the terminal."""
-    config = course_config(root, db_url)
-    coursedir = CourseDirectory(config=config, assignment_id=chapter_name)
-    converter = converter_class(coursedir=coursedir, config=config, force=True, **traits)
-    with _silent(converter.log), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's own queries
-        converter.start()
-
-
 def write_atomically(path, text):
     """Write a text file so that readers see the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +142,12 @@ def write_atomically(path, text):
 def _generate(root, db_url, chapter):
     with open_gradebook(root, db_url) as gradebook:
         _forget_other_cells(gradebook, chapter)
-    run_converter(GenerateAssignment, root, db_url, chapter.name)
+    config = course_config(root, db_url)
+    coursedir = CourseDirectory(config=config, assignment_id=chapter.name)
+    converter = GenerateAssignment(coursedir=coursedir, config=config, force=True)
+    with _silent(converter.log), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's own queries
+        converter.start()
 
 
 def _forget_other_cells(gradebook, chapter):
