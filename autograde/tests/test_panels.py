@@ -98,7 +98,12 @@ def pixels(png):
 
 
 def texts(panel):
-    return [text.get_text() for text in panel._figure.findobj(matplotlib.text.Text) if text.get_text()]
+    figures = [plot.figure for plot in panel._plots]
+    return [text.get_text() for figure in figures for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+
+
+def axes(panel):
+    return panel._plots[0].figure.axes[0]
 
 
 def shown(panel, monkeypatch):
@@ -113,15 +118,19 @@ def shown(panel, monkeypatch):
 def test_a_moved_slider_changes_picture_and_line_but_not_the_widgets(name):
     make, move = MOVES[name]
     panel = make()
-    picture, line, size = panel.picture, panel._line, pixels(panel.png).shape
-    png, text, html = panel.picture.value, panel.text, panel._line.value
+    pictures, line = list(panel.pictures), panel._line
+    values, text, html = [picture.value for picture in pictures], panel.text, panel._line.value
+    sizes, whole = [pixels(png).shape for png in values], panel.png
     panel.move(**move)
-    assert panel.picture is picture and panel._line is line
-    assert panel.picture.value != png and pixels(panel.picture.value).shape == size
-    assert panel.text != text and panel._line.value != html
+    assert panel.pictures == pictures and panel._line is line
+    assert [pixels(picture.value).shape for picture in pictures] == sizes
+    # Only the plot that the slider moves is sent again.
+    assert [picture.value != png for picture, png in zip(pictures, values)] == [True, False][:len(pictures)]
+    assert panel.png != whole and panel.text != text and panel._line.value != html
     back = {key: knob for key, knob in make().values.items() if key in move}
     panel.move(**back)
-    assert panel.picture.value == png and panel.text == text  # nothing of the way there stays behind
+    # Nothing of the way there stays behind.
+    assert [picture.value for picture in pictures] == values and panel.text == text
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -129,12 +138,14 @@ def test_blitting_draws_what_a_whole_new_picture_would(name):
     make, move = MOVES[name]
     panel = make()
     panel.move(**move)
-    for artist in (artist for layer in panel._layers for artist in layer):
-        artist.set_animated(False)
-    panel._figure.canvas.draw()
-    whole = np.asarray(panel._figure.canvas.buffer_rgba())[:, :, :3].astype(int)
+    blitted = pixels(panel.png)
+    for plot in panel._plots:
+        for artist in (artist for layer in plot.layers for artist in layer):
+            artist.set_animated(False)
+        plot.figure.canvas.draw()
+    whole = pixels(panel.png).astype(int)
     # Only the order of overlapping parts may differ: frame, grid and ticks lie in the background.
-    assert (np.abs(whole - pixels(panel.png)).max(axis=2) > 60).mean() < 0.01
+    assert (np.abs(whole - blitted).max(axis=2) > 60).mean() < 0.01
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -143,8 +154,8 @@ def test_each_control_has_a_label_and_only_core_widgets_are_used(name):
     assert set(panel.controls) == set(panel.values)
     for control in panel.controls.values():
         assert control.description and type(control).__module__.startswith("ipywidgets.widgets.")
-    assert (panel.picture.layout.width, panel.picture.layout.height) == (
-        f"{panel.picture.width}px", f"{panel.picture.height}px")
+    for picture in panel.pictures:
+        assert (picture.layout.width, picture.layout.height) == (f"{picture.width}px", f"{picture.height}px")
 
 
 def test_a_panel_shows_one_widget_view_with_a_still_picture_for_readers_without_a_kernel(monkeypatch):
@@ -218,7 +229,7 @@ def test_one_crossing_is_marked_where_it_is():
     panel = crossover_panel(cpu=[Source("made up", MEASURED, Recompute(0.0, 0.01, 1e-5, 1250))])
     panel.move(cpu_link=0.5)
     assert "1 crossing at 1,000 tokens" in panel.shown.en and "交叉点 1 个：1,000" in panel.shown.zh
-    diamonds = [line for line in panel._figure.axes[0].lines if line.get_marker() == "D"]
+    diamonds = [line for line in axes(panel).lines if line.get_marker() == "D"]
     assert diamonds[0].get_xdata() == pytest.approx([1000], rel=1e-3)
     assert diamonds[0].get_ydata() == pytest.approx([20], rel=1e-3)
 
@@ -241,6 +252,16 @@ def test_every_curve_says_where_it_comes_from():
     assert "no recorded GPU profile" not in panel.shown.en
 
 
+def test_no_text_leaves_its_plot():
+    panel = crossover_panel()
+    for _, place in panel.controls["cuda_place"].options:
+        panel.move(cuda_place=place)
+        for plot in panel._plots:
+            for text in filter(matplotlib.text.Text.get_text, plot.figure.findobj(matplotlib.text.Text)):
+                box = text.get_window_extent()
+                assert box.x0 >= 0 and box.x1 <= plot.figure.bbox.width, text.get_text()
+
+
 def test_unverified_figures_are_marked():
     panel = crossover_panel()
     h20 = [value for text, value in panel.controls["cuda_place"].options if text.startswith("H20 ")][0]
@@ -252,7 +273,7 @@ def test_unverified_figures_are_marked():
 def test_a_fit_is_not_drawn_beyond_its_points():
     panel = crossover_panel(cpu=[Source("tiny", MEASURED, HUMP, tokens=(64, 2048), ms=(1.0, 43.0))])
     panel.move(cpu_tokens=4096)
-    curve = panel._figure.axes[0].lines[1].get_xdata()
+    curve = axes(panel).lines[1].get_xdata()
     assert (curve.min(), curve.max()) == pytest.approx((64, 2048))
     assert "extrapolated" in panel.shown.en
 
@@ -262,7 +283,7 @@ def test_the_map_agrees_with_a_right_function_and_shows_a_wrong_unit():
     assert "transfer_ms: right; 0% of the map disagrees" in right.shown.en
     bytes_not_bits = decision_map_panel(lambda *given: handoff(*given, factor=1))
     assert "0.125 x the true one" in bytes_not_bits.shown.en
-    image, wrong = (panel._figure.axes[0].images[0].get_array() for panel in (right, bytes_not_bits))
+    image, wrong = (axes(panel).images[0].get_array() for panel in (right, bytes_not_bits))
     moved = (np.abs(image - wrong).max(axis=2) > 0).sum(axis=1)
     # A factor of 8 is 0.9 of the 4 decades: 14 or 15 of the 64 cells in each row.
     assert set(moved.tolist()) <= {14, 15}
@@ -312,7 +333,7 @@ def test_tiers_are_counted_over_all_requests_and_drawn_in_their_class():
     counts = summarize(trace.requests(), 2048, 256)
     for word, count in counts.items():
         assert f"{word} {count:,} ({count / 300:.1%})" in panel.shown.en
-    drawn = [line for line in panel._figure.axes[0].lines if line.get_marker() in ("o", "^", "s")]
+    drawn = [line for line in axes(panel).lines if line.get_marker() in ("o", "^", "s")]
     assert [len(line.get_xdata()) for line in drawn] == list(counts.values())
     lost = tiers_panel(TRACES, lambda requests, *limits: summarize(requests[1:], *limits))
     assert "Your function counts 299, the trace has 300." in lost.shown.en

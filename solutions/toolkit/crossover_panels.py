@@ -18,6 +18,7 @@ from toolkit.costs import (
 )
 from toolkit.panels import (
     Panel,
+    PanelPlot,
     Shown,
     panel_answers,
     panel_ascii,
@@ -75,9 +76,8 @@ def crossover_panel(cpu=(), cuda=()):
     """
     cpu = tuple(cpu) or example_cpu_sources()
     cuda = tuple(cuda)
-    figure = panel_figure(840, 400)
-    left = _CrossoverPlot(figure, 0.075, "CPU tensor", (32, 4096), (0.1, 2e4))
-    right = _CrossoverPlot(figure, 0.57, "CUDA tensor", (128, 131072), (0.1, 1e6))
+    left = _Crossover("CPU tensor", (32, 4096), (0.1, 2e4))
+    right = _Crossover("CUDA tensor", (128, 131072), (0.1, 1e6))
     places = [*cuda, *_published_sources(), *GPUS]
 
     def update(values):
@@ -105,8 +105,8 @@ def crossover_panel(cpu=(), cuda=()):
 
     middle, cpu_links = 1 if len(cpu) > 1 and cpu[0].provenance != MEASURED else 0, link_values(0.02, 2)
     return Panel(
-        "crossover", "传输还是重算：交叉点在哪里 · Transfer or recompute: where they cross", figure,
-        [left.seldom, right.seldom, right.moving, left.moving], update,
+        "crossover", "传输还是重算：交叉点在哪里 · Transfer or recompute: where they cross",
+        [left.plot, right.plot], update,
         [[
             [
                 panel_slider("cpu_link", "CPU 链路 · link", cpu_links, _telling_link(cpu[middle], cpu_links), "Gbps"),
@@ -207,8 +207,8 @@ def decision_map_panel(choose_handoff_mode):
         )
 
     return Panel(
-        "decisions", "你的决定地图 · The map of your decisions", figure,
-        [[image, grain, *axes.spines.values(), halo, boundary, verdict], [point, here]], update,
+        "decisions", "你的决定地图 · The map of your decisions",
+        [PanelPlot(figure, [[image, grain, *axes.spines.values(), halo, boundary, verdict], [point, here]])], update,
         [[
             [
                 panel_slider("link", "链路 · link", link_values(0.1, 1000), 25, "Gbps"),
@@ -303,8 +303,8 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
         ]
 
     return Panel(
-        "destinations", "同一个请求，三个池 · One request, three pools (Llama-3.1-8B)", figure,
-        [verdicts, [*(bar for row in bars for bar in row), chosen]], update,
+        "destinations", "同一个请求，三个池 · One request, three pools (Llama-3.1-8B)",
+        [PanelPlot(figure, [verdicts, [*(bar for row in bars for bar in row), chosen]])], update,
         [
             [  # what the request brings stands above the three pools
                 [panel_slider("link", "链路 · link", link_values(1, 400), 25, "Gbps")],
@@ -402,14 +402,15 @@ def _gpu_text(name):
     return name if GPUS[name].verified else f"{name} (unverified · 未核实)"
 
 
-class _CrossoverPlot:
+class _Crossover:
     """One of the two plots: axes with fixed limits, the artists that move, and the words for them."""
 
-    def __init__(self, figure, left, title, tokens, ms):
+    def __init__(self, title, tokens, ms):
+        figure, left = panel_figure(420, 400), 0.03
         self._title, self._floor = title, ms[0] / 10
         self._asked, self._words = None, None
         self._n = np.geomspace(*tokens, 120)
-        axes = figure.add_axes((left, 0.13, 0.415, 0.66), xscale="log", yscale="log", xlim=tokens, ylim=ms)
+        axes = figure.add_axes((0.15, 0.13, 0.83, 0.66), xscale="log", yscale="log", xlim=tokens, ylim=ms)
         axes.set(xlabel="prompt tokens")
         axes.set_ylabel("ms", labelpad=0)
         ticks = [n for n in (32, 128, 512, 2048, 8192, 32768) if tokens[0] <= n <= tokens[1]]
@@ -430,18 +431,25 @@ class _CrossoverPlot:
         ]
         self._source = figure.text(left, 0.95, "", fontsize=10.5, fontweight="bold", va="center")
         # The curves rise to the right: the upper left corner is always free.
-        self._headline = axes.text(
-            0.03, 0.96, "", transform=axes.transAxes, fontsize=12, fontweight="bold", va="top",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+        self._speed, self._mode = (
+            axes.text(
+                0.03, y, "", transform=axes.transAxes, fontsize=12, fontweight="bold", va="top",
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+            )
+            for y in (0.96, 0.885)
         )
         self._labels = [
-            figure.text(left + 0.032, 0.885 - 0.05 * row, "", fontsize=8, color=colour, va="center")
+            figure.text(left + 0.064, 0.885 - 0.05 * row, "", fontsize=8, color=colour, va="center")
             for row, colour in enumerate((RECOMPUTE_COLOUR, TRANSFER_COLOUR))
         ]
         for row, line in enumerate((self._recompute, self._transfer)):
             figure.add_artist(_legend_line(figure, left, 0.885 - 0.05 * row, line))
-        self.seldom = [self._source, *self._labels, self._recompute, self._points]
-        self.moving = [*self._strips, self._transfer, self._at, self._crossings, self._headline]
+        # Letters take longest to draw: those that another link leaves alone lie below.
+        self.plot = PanelPlot(figure, [
+            [self._source, *self._labels, self._recompute, self._points],
+            [self._at, self._speed],
+            [*self._strips, self._transfer, self._crossings, self._mode],
+        ])
 
     def show(self, source, dtype, link_gbps, tokens, path_label):
         """Draw a Source for this link and prompt; return what is shown, in Chinese and in English."""
@@ -474,7 +482,8 @@ class _CrossoverPlot:
         speed = recompute.crossing_gbps(tokens)
         origin = ", ".join(part for part in (source.provenance, panel_ascii(source.origin)) if part)
         mode = "transfer" if moved(tokens) <= recompute.ms(tokens) else "recompute"
-        self._headline.set_text(f"B*({tokens:,}) = {speed:.3g} Gbps\n{how}: {mode}")
+        self._speed.set_text(f"B*({tokens:,}) = {speed:.3g} Gbps")
+        self._mode.set_text(f"{how}: {mode}")
         self._source.set_text(f"{self._title}: {panel_ascii(source.label)}")
         self._labels[0].set_text(f"recompute: {origin}{'; points and fit' if source.tokens else ''}")
         self._labels[1].set_text(f"transfer: {how_from}")
@@ -521,7 +530,7 @@ def _crossing_en(crossings, wins):
 def _legend_line(figure, x, y, line):
     from matplotlib.lines import Line2D
 
-    return Line2D([x, x + 0.027], [y, y], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.2,
+    return Line2D([x, x + 0.054], [y, y], color=line.get_color(), linestyle=line.get_linestyle(), linewidth=2.2,
                   transform=figure.transFigure)
 
 

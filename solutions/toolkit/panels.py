@@ -97,29 +97,60 @@ def panel_ascii(text):
     return text.encode("ascii", "backslashreplace").decode().replace("$", r"\u0024")
 
 
+class PanelPlot:
+    """A kept figure of which only what has changed is drawn again.
+
+    layers: lists of artists from the lowest to the topmost; the rest of the figure is drawn once. A layer is
+    drawn again only when an artist in it, or in one below, has changed: what moves most goes last.
+    """
+
+    def __init__(self, figure, layers):
+        self.figure, self.layers = figure, layers
+        for artist in (artist for layer in layers for artist in layer):
+            artist.set_animated(True)  # left out of the background
+        with _quiet():
+            figure.canvas.draw()
+        self._grounds = [figure.canvas.copy_from_bbox(figure.bbox)]  # what lies below each layer
+
+    def draw(self):
+        """Bring the canvas up to date; returns whether anything had changed."""
+        canvas = self.figure.canvas
+        first = next((i for i, layer in enumerate(self.layers) if any(artist.stale for artist in layer)), None)
+        if first is None:
+            return False
+        canvas.restore_region(self._grounds[first])
+        del self._grounds[first + 1:]
+        for layer in self.layers[first:]:
+            for artist in layer:
+                (artist.axes or self.figure).draw_artist(artist)
+                artist.stale = False  # matplotlib leaves it on for what is invisible or empty
+            self._grounds.append(canvas.copy_from_bbox(self.figure.bbox))
+        return True
+
+    def image(self):
+        """What the canvas shows, as an RGB image of PIL's."""
+        from PIL import Image
+
+        size = self.figure.canvas.get_width_height()
+        buffer = self.figure.canvas.buffer_rgba()
+        return Image.frombuffer("RGBA", size, buffer, "raw", "RGBA", 0, 1).convert("RGB")
+
+
 class Panel:
     """A picture with controls; make it a cell's last expression.
 
-    figure: drawn once but for the artists in `layers`, lists from the lowest to the topmost, which
-    `update(values)` changes; it returns a `Shown`. A layer is drawn again only when an artist in it, or in
-    one below, has changed: what moves most goes last.
+    plots: PanelPlots of one height, shown side by side, whose artists `update(values)` changes; it returns a
+    `Shown`. Only the plots that have changed are encoded and sent, which is most of a move's time.
     rows: each a list of columns, each a list of Knobs. `values` maps each knob's name to its present value.
     `name` is one lower-case word, `title` a bilingual heading.
     """
 
-    def __init__(self, name, title, figure, layers, update, rows):
+    def __init__(self, name, title, plots, update, rows):
         self.name, self.title = name, title
         self.values = {knob.name: knob.default for row in rows for column in row for knob in column}
-        self._figure, self._layers, self._update = figure, layers, update
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # matplotlib 3.10 warns of pyparsing: text on stderr fails nbval
-            for artist in (artist for layer in layers for artist in layer):
-                artist.set_animated(True)  # left out of the background
-            figure.canvas.draw()
-            self._grounds = [figure.canvas.copy_from_bbox(figure.bbox)]  # what lies below each layer
-            self.shown = update(self.values)
-            self.png = self._draw()
-        self.controls, self.picture, self._line, self.box = {}, None, None, None
+        self._plots, self._update = plots, update
+        self.controls, self.pictures, self._line, self.box = {}, [], None, None
+        self._refresh()
         with contextlib.suppress(ImportError):
             self._make_widgets(rows)
 
@@ -132,7 +163,18 @@ class Panel:
                 self.controls[name].value = value
             else:
                 self.values[name] = value
-                self._redraw()
+                self._refresh()
+
+    @property
+    def png(self):
+        """The plots in one PNG picture."""
+        from PIL import Image
+
+        images = [plot.image() for plot in self._plots]
+        whole = Image.new("RGB", (sum(image.width for image in images), images[0].height))
+        for number, image in enumerate(images):
+            whole.paste(image, (sum(before.width for before in images[:number]), 0))
+        return _png(whole)
 
     @property
     def text(self):
@@ -140,30 +182,16 @@ class Panel:
         rows = [" | ".join(row) for row in self.shown.table]
         return "\n".join([self.shown.zh, self.shown.en, *rows])
 
-    def _draw(self):
-        from PIL import Image
-
-        canvas = self._figure.canvas
-        changed = [any(artist.stale for artist in layer) for layer in self._layers]
-        first = min(changed.index(True) if True in changed else len(changed), len(self._grounds) - 1)
-        canvas.restore_region(self._grounds[first])
-        del self._grounds[first + 1:]
-        for layer in self._layers[first:]:
-            for artist in layer:
-                (artist.axes or self._figure).draw_artist(artist)
-                artist.stale = False  # matplotlib leaves it on for what is invisible or empty
-            self._grounds.append(canvas.copy_from_bbox(self._figure.bbox))
-        png = io.BytesIO()
-        image = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
-        image.convert("RGB").save(png, "png", compress_level=1)
-        return png.getvalue()
-
-    def _redraw(self):
-        self.shown = self._update(self.values)
-        self.png = self._draw()
-        if self.picture is not None:
-            self.picture.value = self.png
-            self._line.value = self._line_html()
+    def _refresh(self):
+        with _quiet():
+            self.shown = self._update(self.values)
+            changed = [plot.draw() for plot in self._plots]
+        if self.box is None:
+            return
+        for plot, picture, moved in zip(self._plots, self.pictures, changed):
+            if moved:
+                picture.value = _png(plot.image())
+        self._line.value = self._line_html()
 
     def _line_html(self):
         zh, en = html.escape(self.shown.zh), html.escape(self.shown.en)
@@ -177,15 +205,8 @@ class Panel:
     def _make_widgets(self, rows):
         import ipywidgets
 
-        width, height = self._figure.canvas.get_width_height()
-        self.picture = ipywidgets.Image(
-            value=self.png, format="png", width=width, height=height,
-            # A fixed box: the page must not move while a picture changes.
-            layout={
-                "width": f"{width}px", "height": f"{height}px", "min_height": f"{height}px",
-                "max_width": "100%", "object_fit": "contain",
-            },
-        )
+        self.pictures = [_picture(ipywidgets, plot.image()) for plot in self._plots]
+        width = sum(int(picture.width) for picture in self.pictures)
         self._line = ipywidgets.HTML(value=self._line_html(), layout={"width": f"{width}px", "max_width": "100%"})
         self.controls = {
             knob.name: _control(ipywidgets, knob, width // len(row)) for row in rows for column in row for knob in column
@@ -201,13 +222,15 @@ class Panel:
         ]
         # While the widgets live, the line of the saved picture would say everything twice.
         heading = ipywidgets.HTML(f"<b>{html.escape(self.title)}</b><style>.{self._still_class()}{{display:none}}</style>")
-        self.box = ipywidgets.VBox([heading, self.picture, *knobs, self._line])
+        # On a page too narrow for two plots, the second stands below the first.
+        pictures = ipywidgets.HBox(self.pictures, layout={"flex_flow": "row wrap"})
+        self.box = ipywidgets.VBox([heading, pictures, *knobs, self._line])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
 
     def _moved(self, name, value):
         self.values[name] = value
-        self._redraw()
+        self._refresh()
 
     def _still_class(self):
         return f"panel-still-{self.name}"
@@ -224,6 +247,29 @@ class Panel:
         if self.box is None:
             line, text = f"{line}<p>{html.escape(HOW_TO_GET_SLIDERS)}</p>", f"{text}\n{HOW_TO_GET_SLIDERS}"
         display({"text/plain": text, "text/html": f"<div class='{self._still_class()}'>{line}</div>"}, raw=True)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without warnings: matplotlib 3.10 has one on pyparsing, and text on stderr fails nbval."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _png(image):
+    png = io.BytesIO()
+    image.save(png, "png", compress_level=1)
+    return png.getvalue()
+
+
+def _picture(ipywidgets, image):
+    """The widget that shows an image, in a fixed box: the page must not move while a picture changes."""
+    width, height = f"{image.width}px", f"{image.height}px"
+    return ipywidgets.Image(
+        value=_png(image), format="png", width=image.width, height=image.height,
+        layout={"width": width, "height": height, "min_height": height, "max_width": "100%", "object_fit": "contain"},
+    )
 
 
 def _control(ipywidgets, knob, width):

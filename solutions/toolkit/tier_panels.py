@@ -5,6 +5,7 @@ import numpy as np
 
 from toolkit.panels import (
     Panel,
+    PanelPlot,
     Shown,
     panel_answers,
     panel_ascii,
@@ -105,8 +106,8 @@ def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inferen
         return Shown(zh, en)
 
     return Panel(
-        "tiers", "阈值怎样分开请求 · How thresholds divide the requests", figure,
-        [[source], [*dots.values(), *lines, *labels.values()]], update,
+        "tiers", "阈值怎样分开请求 · How thresholds divide the requests",
+        [PanelPlot(figure, [[source], [*dots.values(), *lines, *labels.values()]])], update,
         [[
             [panel_slider("long_prompt", "输入阈值 · prompt", LONG_PROMPTS, 2048, "tokens", "{:,}")],
             [panel_slider("long_decode", "生成阈值 · decode", LONG_DECODES, 256, "tokens", "{:,}"),
@@ -160,8 +161,8 @@ def policy_panel(select_policy):
         )
 
     return Panel(
-        "policy", "状态在策略地图上移动 · A state moves over the map of the policy", figure,
-        [[answer_label], [cross]], update,
+        "policy", "状态在策略地图上移动 · A state moves over the map of the policy",
+        [PanelPlot(figure, [[answer_label], [cross]])], update,
         [[
             [panel_slider("pressure", "显存压力 · memory pressure", [i / 100 for i in range(101)], 0.85, "", "{:.2f}")],
             [panel_slider("delay", "排队 · queue delay", range(0, 201, 5), 60, "ms")],
