@@ -30,6 +30,15 @@ test: .venv/installed
 grade: .venv/installed
 	$(BIN)/python -m autograde grade "$(SUBMISSIONS)" --results "$(RESULTS)"
 
+# What the solved notebooks printed is kept until a source changes, not when a package does.
+nbval: export COURSE_OFFLINE = 1
+nbval: build/nbval/made
+	$(BIN)/python -m pytest --nbval -p autograde.nbval_report build/nbval/*/*/*.ipynb
+
+build/nbval/made: $(wildcard solutions/*.py solutions/toolkit/*.py) autograde/build.py autograde/inline.py | .venv/installed
+	$(BIN)/python -m autograde build --solved build/nbval
+	touch $@
+
 mutate: .venv/installed
 	$(BIN)/python -m autograde mutate
 

@@ -887,12 +887,12 @@ if can_measure():
 # %% [markdown] tags=["zh"]
 # B* 是一个**驼峰**：`B* = 8κ / (c/n + d + e·n)`，κ 是每个 token 的 KV 字节数。很短时，固定开销 c 由少数 token 分摊；很长时，注意力的 e·n 变大；两头每个 token 的重算都贵，所以较慢的链路也值得传输。中间重算最便宜，峰在 `n = sqrt(c/e)`。
 #
-# 于是一条固定的链路可能与曲线交叉**两次**、一次，或者不交叉。拟合误差平时为百分之几，只有 32 落在拟合范围（64 到 2048）之外，可以差到两成；机器忙的时候都会更大，先看警告再看数字。
+# 于是一条固定的链路可能与曲线交叉**两次**、一次，或者不交叉。拟合误差平时为百分之几，只有 32 落在拟合范围（64 到 2048）之外，可以差到 20%；机器忙的时候都会更大，先看警告再看数字。
 
 # %% [markdown] tags=["en"]
 # B* is a **hump**: `B* = 8κ / (c/n + d + e·n)`, where κ is the KV bytes of a token. When the prompt is very short, few tokens share the fixed cost c; when it is very long, attention's e·n grows. At both ends a token is dear to recompute, so even a slower link is worth a transfer. In between recompute is cheapest; the top lies at `n = sqrt(c/e)`.
 #
-# So a given link may cross **twice**, once, or not at all. The fit is usually off by a few percent; only 32 lies outside its range (64 to 2048) and may be off by a fifth. On a busy machine all errors grow: read the warning before the numbers.
+# So a given link may cross **twice**, once, or not at all. The fit is usually off by a few percent; only 32 lies outside its range (64 to 2048) and may be off by 20%. On a busy machine all errors grow: read the warning before the numbers.
 
 # %% [markdown] tags=["zh"]
 # **问题**：kv heads 从 8 减到 1，其他都不变。重算时间变多少？B* 变多少？
@@ -912,7 +912,7 @@ if can_measure():
 # Query 的头一个没少，重算几乎一样慢；KV 却只有 1/8，所以 B* 也降到约 1/8。一个旋钮让 B* 差 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
 
 # %% [markdown] tags=["en"]
-# Not one query head is gone, so recompute is nearly as slow as before; but the KV is 1/8, so B* falls to about 1/8. One knob moves B* eightfold: GQA and MQA save memory, and they also make slow links worth a transfer.
+# Not one query head is gone, so recompute is nearly as slow as before; but the KV is 1/8, so B* falls to about 1/8. One knob moves B* by a factor of 8: GQA and MQA save memory, and they also make slow links worth a transfer.
 
 # %% [markdown] tags=["zh"]
 # **问题**：另一个进程就在这台机器上。把 KV 交给它要几毫秒？和重算比，差几倍？
@@ -972,7 +972,7 @@ if can_measure() and KV_HEADS in measured:
 # %% [markdown] tags=["en"]
 # ### A GPU, where there is one
 #
-# Times come from CUDA events on the working stream with a single synchronisation at the end; copies go within the device, through page-locked and through pageable host memory; below compute capability 8.0 it uses fp16. Without a GPU it prints one line.
+# Times come from CUDA events on the working stream with a single synchronisation at the end; copies go three ways, within the device, through page-locked and through pageable host memory; below compute capability 8.0 it uses fp16. Without a GPU it prints one line.
 #
 # **No recorded GPU profile is shipped with this course**; nor was there a GPU at hand when this chapter was written, so this cell was only tested with a stand-in clock and device.
 
