@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 from prose import Page, pages, readme
+from test_panels import MOVES
 
 from autograde.chapter import LANGUAGES, load_chapters
 
@@ -67,6 +68,21 @@ def test_links_say_where_they_lead(document):
 def test_tables_have_headers(document):
     headers = [header for page in document for header in page.tables]
     assert headers and all(all(map(says_something, header)) for header in headers), headers
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_panel_s_picture_has_a_text_and_its_state_is_said_aloud(name, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, metadata=None, **_: shown.append((data, metadata)))
+    make, move = MOVES[name]
+    panel = make()
+    before = panel.shown.en
+    panel.move(**move)
+    panel._ipython_display_()
+    (picture, metadata), (line, _) = shown
+    assert "image/png" in picture and panel.shown.en != before
+    assert metadata["image/png"]["alt"] == f"{panel.title}. {panel.shown.en}"
+    assert panel.shown.zh in line["text/plain"] and "role='status'" in line["text/html"]
 
 
 def test_a_picture_or_link_without_a_text_is_found():

@@ -30,6 +30,8 @@ def test_a_solved_notebook_repeats_its_stored_outputs(chapter, language, tmp_pat
     path = tmp_path / f"{chapter.name}.ipynb"
     notebook = build.executed(build.solved_notebook(chapter, language), tmp_path)
     assert any(cell.get("outputs") for cell in notebook.cells)
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        assert "image/png" not in output.get("data", {}) or output.metadata["image/png"]["alt"]
     path.write_text(build.text(notebook), encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--nbval", "--rootdir", tmp_path, "-p", "no:cacheprovider", path],
