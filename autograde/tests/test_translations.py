@@ -23,7 +23,8 @@ def both(name, solved):
 
 
 def no_language(target):
-    return re.sub(r"/(zh|en)/", "/LANGUAGE/", target)
+    """A link's target without the part that differs by language: our folders, Creative Commons' translated deed."""
+    return re.sub(r"(?<=/by/4\.0/)deed\.\S+", "", re.sub(r"/(zh|en)/", "/LANGUAGE/", target))
 
 
 @twins
