@@ -8,7 +8,7 @@ BIN := .venv/bin
 # nbgrader calls `alembic` and `jupyter` by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: lab build check test grade nbval mutate clean
+.PHONY: lab build check test grade nbval mutate screenshots clean
 
 lab: .venv/installed build
 	@# Learners work in copies, so that a newer course overwrites nobody's answers.
@@ -41,6 +41,9 @@ build/nbval/made: $(wildcard solutions/*.py solutions/toolkit/*.py) autograde/bu
 
 mutate: .venv/installed
 	$(BIN)/python -m autograde mutate
+
+screenshots: .venv/installed
+	$(BIN)/python -m autograde.screenshots
 
 clean:
 	rm -rf .venv build autograde/results

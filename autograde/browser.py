@@ -52,8 +52,11 @@ def chromium(path=None):
 
 
 @contextlib.contextmanager
-def jupyter_lab(folder):
-    """A JupyterLab on loopback that serves `folder`; yields its address as (base, token)."""
+def jupyter_lab(folder, config=None):
+    """A JupyterLab on loopback that serves `folder`; yields its address as (base, token).
+
+    `config`: a folder with configuration for Jupyter and nbgrader, as JUPYTER_CONFIG_PATH names one.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -68,7 +71,7 @@ def jupyter_lab(folder):
             **os.environ, "JUPYTERLAB_SETTINGS_DIR": str(private / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(private / "spaces"), "JUPYTER_CONFIG_DIR": str(private / "config"),
             "JUPYTER_RUNTIME_DIR": str(private / "runtime"), "IPYTHONDIR": str(private / "ipython"),
-            "COURSE_OFFLINE": "1", "JUPYTER_TOKEN": token,
+            "JUPYTER_CONFIG_PATH": str(config or ""), "COURSE_OFFLINE": "1", "JUPYTER_TOKEN": token,
         }
         log = private / "lab.log"
         with log.open("wb") as sink:
@@ -126,3 +129,27 @@ def run_notebook(page, address, name, ready, seconds=120):
             page.wait_for_selector(selector, timeout=seconds * 1000)
         except TimeoutError:
             raise InputError(f"{name}: no {selector} appears in JupyterLab") from None
+
+
+def run_cells(page, pattern, sources, seconds=120):
+    """Write `sources` {cell id: text} into the open notebook; run these cells and those whose text matches."""
+    page.evaluate("""([pattern, sources]) => {
+      const notebook = jupyterapp.shell.currentWidget.content;
+      notebook.deselectAll();
+      for (const cell of notebook.widgets) {
+        const written = sources[cell.model.id];
+        if (written !== undefined) cell.model.sharedModel.setSource(written);
+        const wanted = written !== undefined || new RegExp(pattern).test(cell.model.sharedModel.getSource());
+        if (cell.model.type === 'code' && wanted) notebook.select(cell);
+      }
+      return jupyterapp.commands.execute('notebook:run-cell');
+    }""", [pattern, sources])
+    page.wait_for_function(f"{KERNEL_STATUS} === 'idle'", timeout=seconds * 1000)
+
+
+def change_theme(page, theme):
+    """Show JupyterLab in its theme of this name."""
+    page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+    # Two changes at once upset JupyterLab: each takes the splash screen away when it is done.
+    there = "theme => document.body.dataset.jpThemeName === theme && !document.getElementById('jupyterlab-splash')"
+    page.wait_for_function(there, arg=theme)

@@ -42,7 +42,7 @@ def course_config(root, db_url=None):
     if db_url:
         config.CourseDirectory.db_url = db_url
         config.CourseDirectory.course_id = "course"  # a database server, unlike SQLite, wants the name of one
-    # nbgrader's default exchange is a system folder; formgrader warns where it cannot be written.
+    # nbgrader's default exchange is a system folder; formgrader warns where there is none.
     config.Exchange.root = str(Path(root).resolve() / "exchange")
     config.ClearSolutions.code_stub = {"python": build.CODE_STUB}
     config.Execute.timeout = CELL_TIMEOUT_S
@@ -95,7 +95,7 @@ def prepare_course(root, db_url=None, chapters=None):
     root = Path(root).resolve()
     chapters = load_chapters() if chapters is None else chapters
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        (root / "exchange").mkdir(parents=True, exist_ok=True)  # formgrader makes none
         write_atomically(root / "nbgrader_config.py", _LOCAL_CONFIG)
     except OSError as error:
         raise InputError(f"{root}: cannot be written as a results folder: {error.strerror}") from None

@@ -512,7 +512,7 @@ check("test_tiers_defaults", "summarize_inference_tiers", hidden_cases(), hidden
 #
 # 图的来历：每个点是一个请求，横轴输入 token，纵轴生成 token，颜色和形状是你的函数对单个请求的回答；右边的个数由你的函数对整份记录数出。图上写明数据是公开文件，还是（离线时）按它拟合的合成数据。
 #
-# 两个滑块是两个阈值（从 2048 和 256 开始），下拉框换记录。用鼠标拖，或按 Tab 选中后用方向键。
+# 两个滑块是两个阈值（从 2048 和 256 开始），下拉框换记录。用鼠标拖，或按 Tab 选中后用左右方向键；下拉框先按空格打开，用上下方向键选，再按回车。
 
 # %% [markdown] tags=["en"]
 # ### On real traffic
@@ -523,7 +523,7 @@ check("test_tiers_defaults", "summarize_inference_tiers", hidden_cases(), hidden
 #
 # How the picture is made: each point is one request, with prompt tokens on the x axis and generated tokens on the y axis; its colour and shape are your function's answer for that single request, and the counts on the right are your function's for the whole trace. The plot says whether the data are the published file or, offline, synthetic data fitted to it.
 #
-# The two sliders are the two thresholds (they start at 2048 and 256), the list changes the trace. Drag with the mouse, or reach them with Tab and use the arrow keys.
+# The two sliders are the two thresholds (they start at 2048 and 256), the list changes the trace. Drag with the mouse, or reach them with Tab and use the left and right arrow keys; a list opens with Space, then the up and down arrows choose and Enter takes.
 
 # %% tags=["nbval-ignore-output"]
 with demo("T1"):

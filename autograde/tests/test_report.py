@@ -8,11 +8,10 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 import pytest
+from browsing import HOSTILE, hard_to_read, headless, watched_page
 
 from autograde import report
-from autograde.browser import chromium, find_browser
 from autograde.chapter import Chapter, Todo
-from autograde.errors import InputError
 from autograde.graded import Graded, Mark, RanCell, Verdict, marks_of
 
 DOUBLE = Todo("T1", "double", ("double",), {"test_double": 2, "test_double_of_zero": 4})
@@ -21,13 +20,6 @@ ADD = Todo("T1", "add", ("add",), {"test_add": 3})
 NUMBERS = Chapter("01_numbers", Path("01_numbers.py"), (), (DOUBLE, HALVE), ())
 SUMS = Chapter("02_sums", Path("02_sums.py"), (), (ADD,), ())
 BITS, EDGE = "单位是 bit · bits, not bytes", "边界 · the boundary belongs below"
-HOSTILE = [
-    "<script>window.__pwned = 1</script>", "<img src=x onerror=\"window.__pwned=2\">",
-    "\"><svg onload='window.__pwned=3'>", "<a href=\"javascript:window.__pwned=4\">x</a>",
-    "]]></pre></code></details></style></title><script>alert(5)</script>", "{{ 7 * 191 }}{% raw %}",
-    "<iframe src='https://example.org/'></iframe><img src='//example.org/x.png'>", "<!--", "&lt;b&gt;",
-    "a\0b\x1b[31m\ud800\udfff", "\u202etxt.exe\u2066 \u200f", "<meta http-equiv=refresh content='0;url=https://example.org'>",
-]
 
 
 def wrong(label, hint, call="double(3)", got="9"):
@@ -228,29 +220,30 @@ def test_links_of_the_class_page_lead_to_the_learners_pages(hostile):
 
 @pytest.mark.slow
 def test_pages_run_nothing_and_ask_for_nothing_in_a_browser(hostile):
-    try:
-        find_browser()
-    except InputError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
     folder, names = hostile
     pages = [folder / "class.html", *(folder / "feedback" / name / "index.html" for name in names)]
-    with chromium() as browser:
-        tab = browser.new_page(bypass_csp=True)  # the pages forbid scripts as well: escaping alone must do
-        requests, dialogs = [], []
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-        for path in pages:
-            tab.goto(path.as_uri())
-            for link in tab.query_selector_all("summary"):
-                link.click()
-            assert tab.evaluate("window.__pwned") is None, path
-            assert tab.evaluate("document.scripts.length") == 0 and tab.url == path.as_uri()
-        assert dialogs == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []
-        # The check itself can fail: a page with a script of its own is noticed.
-        tab.set_content(HOSTILE[0])
-        assert tab.evaluate("window.__pwned") == 1
+    with headless() as browser:
+        # The pages forbid scripts as well: escaping alone must do.
+        with watched_page(browser, bypass_csp=True) as (tab, complaints, outside):
+            for path in pages:
+                tab.goto(path.as_uri())
+                for link in tab.query_selector_all("summary"):
+                    link.click()
+                assert tab.evaluate("window.__pwned") is None, path
+                assert tab.evaluate("document.scripts.length") == 0 and tab.url == path.as_uri()
+            assert complaints == [] and outside == []
+            # The check itself can fail: a page with a script and a picture of its own is noticed.
+            tab.set_content(HOSTILE[0] + HOSTILE[6])
+            assert tab.evaluate("window.__pwned") == 1 and outside == ["https://example.org/"]
+        for scheme in ("light", "dark"):
+            with watched_page(browser, color_scheme=scheme) as (tab, complaints, _):
+                for path in pages:
+                    tab.goto(path.as_uri())
+                    tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+                    assert hard_to_read(tab, "body") == [], (scheme, path)
+                assert complaints == []
+                tab.set_content("<body style='background: #fff'><p style='color: #777'>grey</p>")
+                assert hard_to_read(tab, "body") == [[4.48, "P", "grey"]]
 
 
 # The class page

@@ -168,7 +168,7 @@ class Scorecard:
             for label, title, got, of in self.rows
         )
         return (
-            "<table><caption>Scorecard of the visible checks · 可见检查的得分</caption>"
+            "<table><caption style='white-space:nowrap'>Scorecard of the visible checks · 可见检查的得分</caption>"
             "<thead><tr><th>TODO</th><th>topic · 主题</th><th>points · 得分</th></tr></thead>"
             f"<tbody>{cells}<tr><th colspan='2'>sum · 合计</th><th>{points:g} / {most:g}</th></tr></tbody></table>"
         )

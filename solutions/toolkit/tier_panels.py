@@ -19,7 +19,7 @@ TIER_DOTS = 1000  # evenly spaced requests that are drawn; the counts are of all
 TIER_WORDS = ("prompt_heavy", "decode_heavy", "balanced")
 # Okabe and Ito's colours, and never the only difference between two classes.
 TIER_STYLES = (("#0072B2", "o"), ("#D55E00", "^"), ("#009E73", "s"))
-UNKNOWN_COLOUR = "#AAAAAA"
+UNKNOWN_COLOUR = "#767676"
 POLICY_COLOURS = {
     "keep_current_plan": "#009E73",
     "reduce_batch_size": "#E69F00",
@@ -62,7 +62,7 @@ def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inferen
         figure.text(0.755, at + 0.025, word, va="center", fontsize=10)
         labels[word] = figure.text(0.755, at - 0.025, "", va="center", fontsize=10)
     lines = [axes.axvline(1, color="black", linestyle="--"), axes.axhline(1, color="black", linestyle="--")]
-    source = figure.text(0.09, 0.93, "", fontsize=10)
+    source = figure.text(0.09, 0.915, "", fontsize=10)
     requests = {name: trace.requests() for name, trace in traces.items()}
 
     def update(values):
