@@ -1,11 +1,12 @@
 """How a slider feels: from key press to changed picture, in a real JupyterLab and a real browser.
 
 `python -m autograde.benchmarks.sliders` opens our crossover panel and the same plot made with
-`interact` and `plt.show`, presses arrow keys in both, and ends with one JSON line:
+`interact` and `plt.show` in the JupyterLab of `make lab`, presses arrow keys in both, and ends with one JSON line:
 
 - median_ms, p95_ms: key press to decoded new picture, our panel, single presses;
 - settle_ms: from the last of 50 quick presses to the last change of the picture;
 - interact_median_ms, ratio: the same press with `interact`, and how many times slower that is;
+- stock_median_ms, stock_p95_ms: our panel in a JupyterLab without `make lab`'s jupyter_server_config.py;
 - node_kept: whether the image node stayed the same; page_jump_px: how far it moved on the page.
 """
 import argparse
@@ -20,6 +21,7 @@ from nbformat import v4
 
 from autograde.browser import chromium, jupyter_lab, run_notebook
 from autograde.errors import InputError
+from autograde.paths import AUTOGRADE
 
 PANEL_SOURCE = "from toolkit.crossover_panels import crossover_panel\ncrossover_panel()"
 INTERACT_SOURCE = """
@@ -99,7 +101,7 @@ def measure(presses=100, quick=50, interact_presses=20, browser=None):
             kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
             notebook = v4.new_notebook(cells=[v4.new_code_cell(source.strip())], metadata=kernel)
             nbformat.write(notebook, Path(folder) / f"{name}.ipynb")
-        with jupyter_lab(folder) as address:
+        with jupyter_lab(folder, config=AUTOGRADE) as address:
             page = _open(driven, address, "panel.ipynb")
             ours = _single_presses(page, presses)
             settle_ms = _quick_presses(page, quick)
@@ -108,11 +110,16 @@ def measure(presses=100, quick=50, interact_presses=20, browser=None):
             page.close()
             page = _open(driven, address, "interact.ipynb")
             theirs = statistics.median(_single_presses(page, interact_presses))
+            page.close()
+        with jupyter_lab(folder) as address:
+            stock = _single_presses(_open(driven, address, "panel.ipynb"), presses)
     median = statistics.median(ours)
     return {
         "median_ms": round(median, 1),
-        "p95_ms": round(sorted(ours)[min(int(0.95 * len(ours)), len(ours) - 1)], 1),
+        "p95_ms": round(_p95(ours), 1),
         "settle_ms": round(settle_ms, 1),
+        "stock_median_ms": round(statistics.median(stock), 1),
+        "stock_p95_ms": round(_p95(stock), 1),
         "interact_median_ms": round(theirs, 1),
         "ratio": round(theirs / median, 1),
         "node_kept": kept,
@@ -153,6 +160,10 @@ def _quick_presses(page, count):
         page.keyboard.press(key)
     page.wait_for_timeout(3000)
     return page.evaluate("Math.max(...watched.changed) - Math.max(...watched.pressed)")
+
+
+def _p95(times):
+    return sorted(times)[min(int(0.95 * len(times)), len(times) - 1)]
 
 
 def _keys(count):
