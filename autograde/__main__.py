@@ -18,7 +18,7 @@ def main(arguments=None):
         print(f"autograde: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("autograde: stopped; what was graded is kept, run again to go on", file=sys.stderr)
+        print("autograde: stopped; what is done is kept, run again to go on", file=sys.stderr)
         return 130
 
 
@@ -30,6 +30,12 @@ def _parser():
     build.add_argument("--check", action="store_true", help="write nothing; fail where course/ is out of step")
     build.add_argument("--solved", type=Path, metavar="DIR", help="write the solved notebooks, run, into DIR")
     build.set_defaults(run=_build)
+
+    branch = commands.add_parser("solutions-branch", help="commit the solved notebooks, run, to the branch `solutions`")
+    branch.set_defaults(run=_solutions_branch)
+
+    bundle = commands.add_parser("bundle", help="write one zip for a classroom without a network into build/")
+    bundle.set_defaults(run=_bundle)
 
     check = commands.add_parser("check", help="print the verdict lines of one notebook")
     check.add_argument("notebook", type=Path)
@@ -68,6 +74,20 @@ def _build(options):
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
+
+
+def _solutions_branch(options):
+    from autograde.solutions_branch import build_solutions_branch
+
+    print(build_solutions_branch())
+    return 0
+
+
+def _bundle(options):
+    from autograde.bundle import write_bundle
+
+    print(write_bundle())
+    return 0
 
 
 def _check(options):

@@ -6,17 +6,16 @@ grade ids or content, so a build is the same to the byte wherever it runs.
 import functools
 import hashlib
 import json
-import re
-import subprocess
-from urllib.parse import quote
+import os
 
 import nbformat
-from nbconvert.preprocessors import ExecutePreprocessor
+from nbclient import NotebookClient
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import SaveCells
 from traitlets.config import Config
 
-from autograde import inline, settings
+from autograde import inline
+from autograde.badges import filled
 from autograde.chapter import (
     LANGUAGES,
     copy_cell,
@@ -27,16 +26,12 @@ from autograde.chapter import (
     solved,
 )
 from autograde.errors import InputError
-from autograde.paths import COURSE, ROOT
+from autograde.paths import COURSE
 
 CODE_STUB = "# 在这里写你的代码 · write your code here"
 CHECK_NAMES = ("case", "check", "hidden_rng")  # what test cells may use of the tools
-BADGES = "<!-- badges -->"
 TOOLS_TITLE = "课程工具，先运行这一格 · course tools, run this cell first"
-_MODELSCOPE = {
-    "zh": "在 ModelScope：点徽章打开“我的 Notebook”，再把这个 `.ipynb` 文件上传进去。",
-    "en": "On ModelScope: the badge opens “My Notebook”; upload this `.ipynb` file there.",
-}
+PACKAGES = ("numpy", "matplotlib", "torch")  # what the tools may use beside the standard library and IPython
 
 
 def source_notebook(chapter, language):
@@ -59,9 +54,11 @@ def solved_notebook(chapter, language):
     """The learner's notebook with every TODO solved and the think questions answered, not yet run."""
     release = iter(release_notebook(chapter, language).cells)
     cells = []
-    for cell, original in _source_cells(chapter, language):
+    for cell, original in _source_cells(chapter, language, for_solved=True):
         if not is_answer(original):
             released = next(release)
+            if cell.cell_type == "markdown":
+                released.source = cell.source
             if nbgrader(cell).get("solution"):
                 released.source = solved(cell.source)
             if nbgrader(cell).get("grade"):
@@ -72,13 +69,17 @@ def solved_notebook(chapter, language):
 
 
 def executed(notebook, folder):
-    """The notebook after a run of all its cells in `folder`, with its outputs. Stops at the first error."""
-    # Without widget state, readers without a kernel show a panel's still picture and no dead sliders.
-    runner = ExecutePreprocessor(timeout=300, kernel_name="python3", store_widget_state=False)
-    notebook, _ = runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # time stamps
-    return notebook
+    """The notebook after a run of all its cells in `folder`, with its outputs. Raises CellExecutionError.
+
+    Traces are synthetic there: downloaded ones would give other outputs than those that tests compare.
+    """
+    runner = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+        # Without widget state, readers without a kernel show a panel's still picture and no dead sliders.
+        store_widget_state=False,
+    )
+    return runner.execute(env={**os.environ, "COURSE_OFFLINE": "1"})
 
 
 def course_files():
@@ -104,40 +105,7 @@ def text(notebook):
     return nbformat.writes(notebook) + "\n"
 
 
-def repository():
-    """(address, branch): the GitHub remote `origin` where there is one, else settings.py."""
-    remote = subprocess.run(
-        ["git", "-C", str(ROOT), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    # Only GitHub has Colab's badge addresses; a mirror or a local clone keeps the setting.
-    match = re.fullmatch(r"(?:https://|git@|ssh://git@)github\.com[:/](.+?)(?:\.git)?/?", remote)
-    return (f"https://github.com/{match[1]}" if match else settings.REPOSITORY), settings.BRANCH
-
-
-def colab_badge(chapter_name, language):
-    """Markdown of the badge that opens a learner notebook in Colab."""
-    address, branch = repository()
-    path = f"{address.removeprefix('https://github.com/')}/blob/{branch}/{_course_path(chapter_name, language)}"
-    return (
-        "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-        f"(https://colab.research.google.com/github/{path})"
-    )
-
-
-def badges(chapter_name, language):
-    """Markdown of the badges of one notebook, with the line on how to upload to ModelScope."""
-    return (
-        f"{colab_badge(chapter_name, language)} "
-        "[![Open ModelScope](https://img.shields.io/badge/ModelScope-My%20Notebook-624aff)]"
-        f"(https://modelscope.cn/my/mynotebook)\n\n{_MODELSCOPE[language]}"
-    )
-
-
-def _course_path(chapter_name, language):
-    return quote(f"course/{language}/{chapter_name}/{chapter_name}.ipynb")
-
-
-def _source_cells(chapter, language):
+def _source_cells(chapter, language, for_solved=False):
     """(cell, cell of the script) for every cell in this language, answers among them."""
     for original in chapter.cells:
         if not in_language(original, language):
@@ -147,8 +115,8 @@ def _source_cells(chapter, language):
             _inline_helpers(cell, chapter, original)
         elif nbgrader(cell).get("grade"):
             _wrap_check(cell, chapter)
-        elif BADGES in cell.source:
-            cell.source = cell.source.replace(BADGES, badges(chapter.name, language))
+        elif cell.cell_type == "markdown":
+            cell.source = filled(cell.source, chapter.name, language, solved=for_solved)
         yield cell, original
 
 
@@ -180,6 +148,10 @@ def _inline_helpers(cell, chapter, original):
 @functools.cache  # it is the same in every language, and slow
 def _tools(wanted, names, declared):
     helpers = inline.inlined({module: list(names) for module, names in wanted})
+    packages = [name for name in PACKAGES if name in inline.imported(helpers)]
+    if packages:
+        look = inline.inlined({"packages": ["require_packages"]})
+        helpers = f"{look}\n\n\nrequire_packages({json.dumps(packages)})\n\n\n{helpers}"
     return inline.as_module(f"{helpers}\n\n\n{declared}", names)
 
 

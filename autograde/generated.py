@@ -3,6 +3,7 @@ import json
 from itertools import count, zip_longest
 
 from autograde import build, lint
+from autograde.badges import colab_badge, notebook_path
 from autograde.chapter import LANGUAGES, display, load_chapters
 from autograde.paths import COURSE, MY_WORK, ROOT, SAMPLE_CLASS
 from autograde.samples import sample_submissions
@@ -111,8 +112,7 @@ def _row(chapter):
     titles = [_title(chapter, language) for language in LANGUAGES]
     todos = ", ".join(f"`{name}`" for todo in chapter.todos for name in todo.functions)
     links = [
-        f"[{language}](course/{language}/{chapter.name}/{chapter.name}.ipynb) "
-        f"{build.colab_badge(chapter.name, language)}"
+        f"[{language}]({notebook_path(chapter.name, language)}) {colab_badge(chapter.name, language)}"
         for language in LANGUAGES
     ]
     return f"| {'<br>'.join(titles)} | {todos} | {' | '.join(links)} |"

@@ -76,6 +76,14 @@ def inlined(wanted):
     return "\n\n\n".join(text for text in texts if text)
 
 
+def imported(source):
+    """Names of the packages that source imports, at its top or inside functions."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.split(".")[0] for name in names}
+
+
 def as_module(source, names):
     """A cell that runs helper source as the module `course_tools`, and takes `names` from it.
 

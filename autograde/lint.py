@@ -3,7 +3,8 @@ import ast
 import re
 from collections import Counter
 
-from autograde.build import BADGES, release_notebook
+from autograde.badges import BADGES, TWIN
+from autograde.build import release_notebook
 from autograde.chapter import (
     LANGUAGES,
     VARIANTS,
@@ -68,6 +69,10 @@ def _odd_cells(chapter):
     first = [cell for cell in chapter.cells if cell.cell_type == "markdown"][:2]
     if [BADGES in cell.source for cell in first] != [True, True]:
         yield f"{chapter.path.name}: the first two Markdown cells (zh and en) hold the title and a line {BADGES}"
+    scores = [cell for cell in chapter.cells if cell.cell_type == "code" and "scorecard()" in cell.source]
+    below = chapter.cells[chapter.cells.index(scores[-1]):] if scores else ()
+    if not sum(TWIN in cell.source for cell in chapter.cells) == sum(TWIN in cell.source for cell in below) == 2:
+        yield f"{chapter.path.name}: below the scorecard, two Markdown cells (zh and en) hold {TWIN}, no other does"
 
 
 def _is_toolkit(node):
@@ -90,7 +95,7 @@ def _unpaired(chapter):
         if len(tags(cell) & set(LANGUAGES)) != 1:
             yield f"{chapter.where(cell)}: a Markdown cell needs the tag zh or en"
         # Links, code and names are the same in both languages: a little of the other one is normal.
-        prose = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|```.*?```|[\W\d_]", "", cell.source, flags=re.S)
+        prose = re.sub(r"<!--.*?-->|`[^`]*`|\[[^\]]*\]\([^)]*\)|```.*?```|[\W\d_]", "", cell.source, flags=re.S)
         chinese = len(re.findall(r"[\u4e00-\u9fff]", prose))
         if not prose and not cell.source.strip():
             yield f"{chapter.where(cell)}: an empty cell"

@@ -53,7 +53,7 @@
 #
 # `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
 #
-# “想一想”和 TODO 的答案：在本课程的仓库里运行 `python -m autograde build --solved FOLDER`，就会写进 `FOLDER`。
+# “想一想”和 TODO 的答案在解答版里，链接在本 notebook 的末尾。
 
 # %% [markdown] tags=["en"]
 # **How to use this chapter.** There are 3 TODOs. When you have written one, run the check cells below it: each check prints one line.
@@ -66,7 +66,7 @@
 #
 # `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
 #
-# Answers to the Think questions and the TODOs: `python -m autograde build --solved FOLDER`, run in the course's repository, writes them into `FOLDER`.
+# Answers to the Think questions and the TODOs are in the solved notebook; the link is at the end of this one.
 
 # %% [markdown] tags=["zh"]
 # **本章的词**
@@ -1433,6 +1433,16 @@ with demo("T1", "T2", "T3"):
 
 # %%
 scorecard()
+
+# %% [markdown] tags=["zh"]
+# ## 解答版
+#
+# <!-- solved twin -->
+
+# %% [markdown] tags=["en"]
+# ## Solved version
+#
+# <!-- solved twin -->
 
 # %% [markdown] tags=["zh"]
 # ## 相关阅读

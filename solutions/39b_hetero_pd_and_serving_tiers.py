@@ -70,7 +70,7 @@ from toolkit.traces import azure_trace
 #
 # `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
 #
-# “想一想”和 TODO 的答案：在本课程的仓库里运行 `python -m autograde build --solved FOLDER`，就会写进 `FOLDER`。
+# “想一想”和 TODO 的答案在解答版里，链接在本 notebook 的末尾。
 #
 # 4 个函数都遵守三条规则：**不改动传入的参数**；同样的输入总是给出同样的结果；结果恰好有表格里的字段，值是普通的 Python 值（`np.round(x, 4)` 得到 numpy 的数，`round(x, 4)` 得到普通的数）。表格就是约定：检查只用到表格里写明的规则。
 
@@ -87,7 +87,7 @@ from toolkit.traces import azure_trace
 #
 # `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
 #
-# Answers to the Think questions and the TODOs: `python -m autograde build --solved FOLDER`, run in the course's repository, writes them into `FOLDER`.
+# Answers to the Think questions and the TODOs are in the solved notebook; the link is at the end of this one.
 #
 # All 4 functions follow three rules: **never change the inputs**; the same input always gives the same result; a result has exactly the fields of its table, with plain Python values (`np.round(x, 4)` gives a numpy number, `round(x, 4)` a plain one). The tables are the contract: checks use only rules that the tables state.
 
@@ -2313,6 +2313,16 @@ with demo("T1", "T2", "T3", "T4"):
 
 # %%
 scorecard()
+
+# %% [markdown] tags=["zh"]
+# ## 解答版
+#
+# <!-- solved twin -->
+
+# %% [markdown] tags=["en"]
+# ## Solved version
+#
+# <!-- solved twin -->
 
 # %% [markdown] tags=["zh"]
 # ## 相关阅读

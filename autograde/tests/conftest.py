@@ -51,6 +51,16 @@ check("test_double", "double", [case(n, want=2 * n, hint="for any number") for n
 # %%
 scorecard()
 
+# %% [markdown] tags=["zh"]
+# ## 解答版
+#
+# <!-- solved twin -->
+
+# %% [markdown] tags=["en"]
+# ## Solved version
+#
+# <!-- solved twin -->
+
 # %% tags=["wrong"] todo="double" name="squared" hint="squared"
 def double(number):
     return number * number
