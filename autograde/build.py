@@ -75,7 +75,7 @@ def executed(notebook, folder):
     """
     runner = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
+        record_timing=False, extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of its local sockets
         # Without widget state, readers without a kernel show a panel's still picture and no dead sliders.
         store_widget_state=False,
     )

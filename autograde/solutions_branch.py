@@ -56,12 +56,12 @@ def build_solutions_branch():
 
 
 def _fit_checkout():
-    """The commit that is checked out; InputError unless it is on a branch, whole, and somebody can sign for a new one."""
+    """The commit that is checked out; InputError unless it is on a branch, clean, and git knows who commits."""
     top = _git("rev-parse", "--show-toplevel", wanted="a git repository of the course; clone it")
     if Path(top).resolve() != ROOT:
         raise InputError(f"{ROOT} lies inside another git repository, {top}; expected a clone of the course itself")
-    branch = _git("symbolic-ref", "--short", "HEAD", wanted="a branch checked out, found a detached HEAD; `git switch main`")
-    if branch == SOLUTIONS_BRANCH:
+    branch = _git("symbolic-ref", "HEAD", wanted="a branch checked out, found a detached HEAD; `git switch main`")
+    if branch == REF:
         raise InputError(f"{SOLUTIONS_BRANCH} is checked out here; `git switch main`")
     for worktree in _git("worktree", "list", "--porcelain").split("\n\n"):
         if f"branch {REF}" in worktree.split("\n"):
