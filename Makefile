@@ -8,7 +8,7 @@ BIN := .venv/bin
 # nbgrader calls `alembic` and `jupyter` by name.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: lab build check test grade nbval mutate screenshots clean
+.PHONY: lab build check test grade nbval mutate screenshots bundle clean
 
 lab: .venv/installed build
 	@# Learners work in copies, so that a newer course overwrites nobody's answers.
@@ -44,6 +44,9 @@ mutate: .venv/installed
 
 screenshots: .venv/installed
 	$(BIN)/python -m autograde.screenshots
+
+bundle: .venv/installed
+	$(BIN)/python -m autograde bundle
 
 clean:
 	rm -rf .venv build autograde/results

@@ -109,7 +109,7 @@ def _readme():
 
 
 def _row(chapter):
-    titles = [_title(chapter, language) for language in LANGUAGES]
+    titles = [title(chapter, language) for language in LANGUAGES]
     todos = ", ".join(f"`{name}`" for todo in chapter.todos for name in todo.functions)
     links = [
         f"[{language}]({notebook_path(chapter.name, language)}) {colab_badge(chapter.name, language)}"
@@ -118,6 +118,7 @@ def _row(chapter):
     return f"| {'<br>'.join(titles)} | {todos} | {' | '.join(links)} |"
 
 
-def _title(chapter, language):
+def title(chapter, language):
+    """The chapter's title in this language, as its first cell has it."""
     first = next(cell for cell in build.source_notebook(chapter, language).cells if cell.cell_type == "markdown")
     return first.source.split("\n")[0].lstrip("# ")

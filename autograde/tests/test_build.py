@@ -172,19 +172,6 @@ def test_cell_ids_are_unique_and_stable(tiny):
     nbformat.validate(first)
 
 
-@pytest.mark.parametrize(("remote", "address"), [
-    ("https://github.com/someone/fork.git", "someone/fork"),
-    ("git@github.com:someone/fork.git", "someone/fork"),
-    ("ssh://git@github.com/someone/fork", "someone/fork"),
-    ("/somewhere/on/disk", "OWNER/REPOSITORY"),
-    ("", "OWNER/REPOSITORY"),
-])
-def test_the_badge_follows_the_git_remote(monkeypatch, remote, address):
-    answer = subprocess.CompletedProcess([], 0, stdout=f"{remote}\n")
-    monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: answer)
-    assert f"colab.research.google.com/github/{address}/blob/main/course/zh/x/x.ipynb" in build.badges("x", "zh")
-
-
 def test_a_sound_chapter_has_no_problem(tiny):
     assert lint.problems(tiny()) == []
 
@@ -200,7 +187,7 @@ def test_a_sound_chapter_has_no_problem(tiny):
     ({'"grade_id": "test_double"': '"grade_id": "test_other"'}, "no TODO it belongs to"),
     ({'check("test_double", "double", [case(3': 'check("test_treble", "double", [case(3'}, "cell's own id"),
     ({'tags=["wrong"] todo="double" name="squared" hint="squared"': "tags=[]"}, "defines double; tag it wrong"),
-    ({"# %%\nscorecard()": "# %%\ntwice_the_number = number + number"}, "which is part of"),
+    ({"# %%\nscorecard()": "# %%\nscorecard()\n\n# %%\ntwice_the_number = number + number"}, "which is part of"),
     ({"### BEGIN HIDDEN TESTS\n": "", "### END HIDDEN TESTS\n": ""}, "shows a hidden test"),
     ({"TODO 1 尚未完成 · TODO 1 is": "TODO 2 尚未完成 · TODO 2 is"}, 'raise NotImplementedError("TODO 1'),
 ])
@@ -270,7 +257,8 @@ def test_two_meanings_of_a_name_are_refused(monkeypatch, tmp_path):
     ({"# %%\nscorecard()": "# %%\nscorecard("}, "was never closed"),
     ({"# %%\nscorecard()": "# %%\nif True:\n    import toolkit.checks"}, "imports from the toolkit beside"),
     ({"twice_the_number": "twice_the_given_number", "# %%\nscorecard()":
-      "# %%\nif True:\n    number = 1; twice_the_given_number = number + number"}, "which is part of"),
+      "# %%\nscorecard()\n\n# %%\nif True:\n    number = 1; twice_the_given_number = number + number"},
+     "which is part of"),
     ({"# <!-- badges -->\n\n# %% [markdown]": "#\n\n# %% [markdown]"}, "the title and a line <!-- badges -->"),
     ({'"locked": false': '"locked": true'}, "solution cells are unlocked"),
 ])
@@ -289,7 +277,7 @@ def test_unusable_metadata_are_refused(tiny, replace, message):
 
 
 def test_a_faulty_chapter_is_not_built(tiny, monkeypatch, capsys):
-    chapter = tiny({"# %%\nscorecard()": "# %%\ntwice_the_number = number + number"})
+    chapter = tiny({"# %%\nscorecard()": "# %%\nscorecard()\n\n# %%\ntwice_the_number = number + number"})
     monkeypatch.setattr(generated, "load_chapters", lambda: [chapter])
     monkeypatch.setattr(generated, "files", lambda: pytest.fail("must not be made"))
     assert main(["build"]) == 1
