@@ -9,3 +9,5 @@ MY_WORK = ROOT / "my-work"  # where `make lab` puts copies to work in; not commi
 AUTOGRADE = ROOT / "autograde"
 SAMPLE_CLASS = AUTOGRADE / "sample_class"
 RESULTS = AUTOGRADE / "results"
+REQUIREMENTS = AUTOGRADE / "environments"
+ENVIRONMENTS = ROOT / ".environments"  # made from these; not committed

@@ -4,6 +4,7 @@ A route is a function that takes a cache and gives back the cache that arrived; 
 takes them around it (toolkit.measure). A cache is what toolkit.decoder makes: one (K, V) pair a layer.
 """
 import contextlib
+import glob
 import os
 import shutil
 import subprocess
@@ -31,7 +32,8 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 limit = datetime.timedelta(seconds=int(sys.argv[2]))
 print("kv-peer here", flush=True)
-store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), 2, False, timeout=limit)
+store = dist.FileStore(sys.argv[1], 2)
+store.set_timeout(limit)
 dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=limit)
 mine = None
 print("kv-peer ready", flush=True)
@@ -128,9 +130,12 @@ class Peer:
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kv-", dir=_memory_folder()))
             stack.enter_context(_loopback_only())
-            store = dist.TCPStore("127.0.0.1", 0, 2, True, timeout=limit, wait_for_workers=False)
+            # Not a TCPStore: without a network it complains, on the page, that a host's name is unknown.
+            meeting_place = os.path.join(self._folder, "store")
+            store = dist.FileStore(meeting_place, 2)
+            store.set_timeout(limit)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PEER_PROGRAM, str(store.port), str(PEER_SECONDS)],
+                [sys.executable, "-c", PEER_PROGRAM, meeting_place, str(PEER_SECONDS)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             stack.callback(self._stop)
@@ -183,8 +188,8 @@ class Peer:
         import torch
 
         self._mapped = None
-        for name in os.listdir(self._folder):
-            os.remove(os.path.join(self._folder, name))
+        for old in glob.glob(os.path.join(self._folder, "*.bin")):
+            os.remove(old)
         free = shutil.disk_usage(self._folder).free
         if free < size:  # writing to a map without room behind it would kill this process
             raise RuntimeError(f"shared memory: found {free / 1e6:.0f} MB free, expected {size / 1e6:.0f} MB")
