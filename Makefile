@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: lab build check test grade nbval mutate screenshots bundle clean
 
-lab: .venv/installed build
+lab: .venv/installed
 	@# Learners work in copies, so that a newer course overwrites nobody's answers.
 	mkdir -p my-work && { cp -Rn course/. my-work/ || true; }  # some systems call a kept copy a failure
 	@# nbgrader finds the course through its configuration under autograde/.

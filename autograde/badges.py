@@ -41,12 +41,15 @@ _BACK = {
 
 def repository():
     """Address of the repository: the GitHub remote `origin` where there is one, else what settings.py says."""
-    remote = subprocess.run(
-        ["git", "-C", str(ROOT), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    remote = _git("remote", "get-url", "origin")
     # Only GitHub has Colab's badge addresses; a mirror or a local clone keeps the setting.
     match = re.fullmatch(r"(?:https://|git@|ssh://git@)github\.com[:/](.+?)(?:\.git)?/?", remote)
     return f"{_GITHUB}{match[1]}" if match else settings.REPOSITORY
+
+
+def checked_out_branch():
+    """Name of the branch in the work tree, "" where there is none."""
+    return _git("symbolic-ref", "--short", "--quiet", "HEAD")
 
 
 def notebook_path(chapter_name, language):
@@ -74,6 +77,13 @@ def filled(source, chapter_name, language, *, solved):
         top = f"{colab_badge(chapter_name, language)} {_MODELSCOPE_BADGE}\n\n{_MODELSCOPE[language]}"
         twin = _TO_TWIN[language].format(link=_on_github(settings.SOLUTIONS_BRANCH, chapter_name, language))
     return source.replace(BADGES, f"{top}\n\n{_LICENCES[language]}").replace(TWIN, twin)
+
+
+def _git(*arguments):
+    """What git prints, "" where it fails."""
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def _on_github(branch, chapter_name, language):

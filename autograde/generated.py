@@ -2,9 +2,10 @@
 import json
 from itertools import count, zip_longest
 
-from autograde import build, lint
-from autograde.badges import colab_badge, notebook_path
+from autograde import build, lint, settings
+from autograde.badges import checked_out_branch, colab_badge, notebook_path
 from autograde.chapter import LANGUAGES, display, load_chapters
+from autograde.errors import InputError
 from autograde.paths import COURSE, MY_WORK, ROOT, SAMPLE_CLASS
 from autograde.samples import sample_submissions
 
@@ -23,8 +24,14 @@ def files():
 def write():
     """Bring all generated files up to date, and remove those that nothing generates any more.
 
-    Returns the faults of the chapters, one line each; where there are any, nothing is written.
+    Returns the faults of the chapters, one line each; where there are any, nothing is written. Raises InputError
+    on the branch of the solved notebooks, which would all be overwritten.
     """
+    if checked_out_branch() == settings.SOLUTIONS_BRANCH:
+        raise InputError(
+            f"the branch {settings.SOLUTIONS_BRANCH} is checked out, whose notebooks are solved: `git switch "
+            f"{settings.BRANCH}` to build"
+        )
     faults = _faults()
     if faults:
         return faults

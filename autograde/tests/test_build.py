@@ -284,6 +284,13 @@ def test_a_faulty_chapter_is_not_built(tiny, monkeypatch, capsys):
     assert "which is part of" in capsys.readouterr().err
 
 
+def test_solved_notebooks_of_their_branch_are_not_built_over(monkeypatch, capsys):
+    monkeypatch.setattr(generated, "checked_out_branch", lambda: "solutions")
+    monkeypatch.setattr(generated, "files", lambda: pytest.fail("must not be made"))
+    assert main(["build"]) == 2
+    assert "`git switch main` to build" in capsys.readouterr().err
+
+
 def test_a_learners_work_is_moved_aside_and_not_overwritten(monkeypatch, tmp_path, capsys):
     course, work = tmp_path / "course", tmp_path / "my-work"
     path = course / "en" / "x" / "x.ipynb"

@@ -234,6 +234,27 @@ def test_a_demo_never_stops_the_notebook(capsys):
     assert out[0] == "[T1] not done yet · 尚未完成" and out[1].startswith("[T2] KeyError: 'pool'")
 
 
+def test_a_demo_says_whose_checks_fail_and_leaves_why_alone(capsys):
+    define(need=lambda n: n, route=lambda n: 0)
+    for test_id in ("test_need", "test_need_more"):
+        check(test_id, "need", [case(1, want=1, hint="h")])
+    failing_line(AssertionError, "test_route", "route", [case(1, want=1, hint="h")])
+    capsys.readouterr()
+    with demo("T1", "T2"):
+        raise KeyError("pool")
+    for label in ("T1", "T2", "demo"):
+        why(label)
+    out = capsys.readouterr().out
+    assert out.startswith("[T2] 还有检查没通过") and out.count("checks fail") == 1
+    assert "[T1] no failed check so far" in out and "route(1,)" in out and out.count("KeyError: 'pool'") == 2
+    define(need=lambda n: n, route=lambda n: n)
+    check("test_route", "route", [case(1, want=1, hint="h")])
+    capsys.readouterr()
+    with demo("T1", "T2"):
+        print("fine")
+    assert capsys.readouterr().out == "fine\n"
+
+
 class Mode(str, enum.Enum):
     TRANSFER = "transfer"
 

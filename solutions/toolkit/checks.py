@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 TOLERANCE = 1e-9  # relative above 1, absolute below: floats of other algebraic forms stay well inside
 LONGEST_SHOWN = 100  # characters of a value or a call in a verdict line; why() shows the call whole
+WRONG_DEMO = "还有检查没通过，下面的结果来自有错的函数 · checks fail: what follows comes from a wrong function"
 NOT_DONE = "not done yet · 尚未完成"
 NUMPY_HINT = (
     "numpy 或 torch 的标量，请用 .item() 换成普通 Python 值"
@@ -125,21 +126,27 @@ def check(test_id, function_name, cases, *, stand_ins=None, hidden=False):
 
 
 def why(label):
-    """Print what the latest failing check of this TODO saw: the call, the printed text, the traceback."""
+    """Print what the latest failing check of this TODO saw: the call, the printed text, the traceback.
+
+    `why("demo")` prints the traceback of the latest demonstration that failed.
+    """
     print(_details.get(label, f"[{label}] no failed check so far · 还没有失败的检查"))
 
 
 @contextlib.contextmanager
 def demo(*labels):
-    """Run a demonstration on the learner's functions; while a TODO is unfinished say so, do not fail."""
+    """Run a demonstration on the learner's functions; while a TODO is unfinished or wrong say so, do not fail."""
     names = "/".join(labels)
+    wrong = [label for label in labels if label in _details and not all(map(_passed.get, _todos[label]["tests"]))]
+    if wrong:
+        print(f"[{'/'.join(wrong)}] {WRONG_DEMO}")
     try:
         yield
     except NotImplementedError:
         print(f"[{names}] {NOT_DONE}")
     except Exception as error:  # a wrong answer must not stop the rest of the notebook
-        _details[labels[0]] = traceback.format_exc()
-        print(f'[{names}] {type(error).__name__}: {error} · 完整报错 the whole error: why("{labels[0]}")')
+        _details["demo"] = traceback.format_exc()  # what the checks found of these TODOs stays
+        print(f'[{names}] {type(error).__name__}: {error} · 完整报错 the whole error: why("demo")')
 
 
 def hidden_rng(test_id):

@@ -27,6 +27,8 @@ def require_packages(names):
     )
 
     def refuse(name=""):
+        if name.startswith("__"):  # IPython looks through all modules when it shows a traceback
+            raise AttributeError(name)
         error = ImportError(line)
         error._render_traceback_ = lambda: [line]  # IPython shows this in place of its traceback
         raise error from None
