@@ -21,6 +21,11 @@ _MODELSCOPE = {
     "zh": "在 ModelScope：点徽章打开“我的 Notebook”，再把这个 `.ipynb` 文件上传进去。",
     "en": "On ModelScope: the badge opens “My Notebook”; upload this `.ipynb` file there.",
 }
+_ANSWERS = {
+    "zh": "“想一想”和 TODO 的答案在解答版里，链接在本 notebook 的末尾。",
+    "en": "Answers to the Think questions and the TODOs are in the solved notebook; "
+          "the link is at the end of this one.",
+}
 _LICENCES = {
     "zh": "许可：文字 [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/deed.zh-hans)，"
           "代码 [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0)。",
@@ -74,7 +79,8 @@ def filled(source, chapter_name, language, *, solved):
         link = _on_github(settings.BRANCH, chapter_name, language)
         top = twin = _BACK[language].format(link=link, badge=colab_badge(chapter_name, language))
     else:
-        top = f"{colab_badge(chapter_name, language)} {_MODELSCOPE_BADGE}\n\n{_MODELSCOPE[language]}"
+        badges = f"{colab_badge(chapter_name, language)} {_MODELSCOPE_BADGE}"
+        top = f"{badges}\n\n{_MODELSCOPE[language]}\n\n{_ANSWERS[language]}"
         twin = _TO_TWIN[language].format(link=_on_github(settings.SOLUTIONS_BRANCH, chapter_name, language))
     return source.replace(BADGES, f"{top}\n\n{_LICENCES[language]}").replace(TWIN, twin)
 

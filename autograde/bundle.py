@@ -60,6 +60,7 @@ def _page(chapters):
         loader=FileSystemLoader(AUTOGRADE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("start.html.j2").render(
-        chapters=rows, version=version(NAME), packages=f"jupyterlab {' '.join(build.PACKAGES)} ipywidgets",
+        chapters=rows, version=version(NAME),
+        packages=" ".join(["jupyterlab", *(name for name in build.PACKAGES if name != "torch"), "ipywidgets"]),
         solved=f"{badges.repository()}/tree/{settings.SOLUTIONS_BRANCH}/course",
     ) + "\n"

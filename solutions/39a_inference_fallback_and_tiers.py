@@ -22,7 +22,7 @@
 # - 把这个动作写成一条记录：风险是什么、保护了什么、面对的是单一流量还是混合流量；
 # - 说清楚这样一条记录**不能**证明什么。
 #
-# **前置章节**：36 Decode 调度、37 KV Cache 调度、38 PD 分离（这 3 章尚未在本课程发布；本章用到的术语都在下面的词表里）。
+# **前置章节**：“36 Decode 调度”“37 KV Cache 调度”“38 PD 分离”（这 3 章尚未在本课程发布；本章用到的术语都在下面的词表里）。
 #
 # **时间**：约 60 分钟，只用 CPU。
 
@@ -38,7 +38,7 @@
 # - write that action down as a record: what the risk is, what is protected, and whether the traffic is of a single kind or mixed;
 # - say what such a record does **not** prove.
 #
-# **Prerequisites**: 36 Decode Scheduling, 37 KV Cache Scheduling, 38 Prefill-Decode Disaggregation (these 3 chapters are not yet published in this course; the terms that this chapter uses are in the list of words below).
+# **Prerequisites**: "36 Decode Scheduling", "37 KV Cache Scheduling", "38 Prefill-Decode Disaggregation" (these 3 chapters are not yet published in this course; the terms that this chapter uses are in the list of words below).
 #
 # **Time**: about 60 minutes, CPU only.
 
@@ -52,8 +52,6 @@
 # | `[T1] got …, expected … : …` | 写了，但不对；冒号后面是提示 |
 #
 # `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
-#
-# “想一想”和 TODO 的答案在解答版里，链接在本 notebook 的末尾。
 
 # %% [markdown] tags=["en"]
 # **How to use this chapter.** There are 3 TODOs. When you have written one, run the check cells below it: each check prints one line.
@@ -65,8 +63,6 @@
 # | `[T1] got …, expected … : …` | written, but wrong; after the colon comes a hint |
 #
 # `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
-#
-# Answers to the Think questions and the TODOs are in the solved notebook; the link is at the end of this one.
 
 # %% [markdown] tags=["zh"]
 # **本章的词**
@@ -74,7 +70,7 @@
 # | 词 | 意思 |
 # | --- | --- |
 # | prefill、decode | 一次读完整个输入；之后一步生成一个 token |
-# | KV cache | 已有 token 的 key 和 value，存在显存里；每生成一个 token 都要读它，请求结束才释放 |
+# | KV cache | 已有 token 的 key 和 value，存在显存里；每生成一个 token 都要读它，通常到请求结束时释放 |
 # | 驻留（residency） | 运行中的请求，它的 KV cache 一直留在显存里 |
 # | 前缀（prefix） | 输入的开头；开头相同的请求可以共用这一段 KV cache |
 # | 批次（batch） | 同一步里一起计算的请求 |
@@ -96,7 +92,7 @@
 # | word | meaning |
 # | --- | --- |
 # | prefill, decode | reading the whole prompt at once; then generating one token per step |
-# | KV cache | the keys and values of all tokens so far, kept in GPU memory; each new token reads them, and they are freed when the request ends |
+# | KV cache | the keys and values of all tokens so far, kept in GPU memory; each new token reads them, and they are normally freed when the request ends |
 # | residency | the KV cache of a running request stays in memory |
 # | prefix | the beginning of a prompt; requests that begin alike can share this part of the KV cache |
 # | batch | the requests that are computed together in one step |
@@ -597,12 +593,12 @@ with demo("T1"):
 # %% [markdown] tags=["zh"]
 # 3 个都腾得出 500 个，价格却是重算 3010、528 和 1520 个 token。只看类还不够：B 虽是 `decode_heavy`，牺牲它最便宜。（数字只由加法得到，不是测量。）
 #
-# **机制：** 重算有价格。选谁做牺牲者，决定了大约一半的价格；显存压力需要一条选择牺牲者的策略。
+# **机制：** 重算有价格。报告里，选谁做牺牲者决定了大约一半的价格（在这个玩具里更多：最便宜的只有最贵的约 1/6）；显存压力需要一条选择牺牲者的策略。
 
 # %% [markdown] tags=["en"]
 # All 3 free the 500, but the prices are 3010, 528 and 1520 tokens to compute again. The class alone does not tell: B is `decode_heavy` and yet the cheapest victim. (These numbers are additions, not measurements.)
 #
-# **Mechanism:** recomputing has a price. Who is chosen as the victim decides about half of it; memory pressure needs a victim policy.
+# **Mechanism:** recomputing has a price. In the report, the choice of the victim decides about half of it (in this toy even more: the cheapest costs about 1/6 of the dearest); memory pressure needs a victim policy.
 
 # %% [markdown] tags=["zh"]
 # ## Step 2 · 压力怎样触发回退
@@ -892,7 +888,7 @@ with demo("T2"):
 # %% [markdown] tags=["zh"]
 # 写对时你会看到：左下是一大块 `keep_current_plan`，左上是 `reduce_batch_size`，0.9 右边从下到上是一整条 `disable_optional_cache`，**包括右上角**，这就是显存优先。
 #
-# **试一试**：把压力停在 0.90，排队停在 100 ms。两条虚线上都不告警，因为比较是严格的 `>`。再各推一格：先响的是谁，你的函数听谁的？
+# **试一试**：把压力停在 0.90，排队停在 100 ms。两条虚线上都不告警，因为比较是严格的 `>`。再各推一格：哪些告警会响，你的函数听谁的？
 
 # %% [markdown] tags=["en"]
 # When it is right you see a large area of `keep_current_plan` at the bottom left, `reduce_batch_size` at the top left, and right of 0.9, from bottom to top, one strip of `disable_optional_cache`, **the top right corner included**: that is memory first.
@@ -1033,7 +1029,7 @@ with demo("T2"):
 # **算一遍：** `summary = {"prompt_heavy": 2, "decode_heavy": 1, "balanced": 3}`，显存压力 0.92，排队 140 ms。
 #
 # 1. TODO 2 给出 `disable_optional_cache`；
-# 2. 于是风险是 `memory`，动作保护 `protect_residency`；
+# 2. 于是风险是 `memory`，动作是 `protect_residency`；
 # 3. 2 > 0 而且 1 > 0，所以是 `mixed`。
 #
 # 结果：`{"risk_level": "memory", "action": "protect_residency", "workload_scope": "mixed"}`
@@ -1322,10 +1318,10 @@ with demo("T3"):
 # **Think:** the system rejects requests, and the record says `stable`. What is good about this default (an unknown policy is `stable`), and what is bad?
 
 # %% [markdown] tags=["zh", "answer"]
-# **答：** 好处：新动作不会让记录程序崩溃。坏处：它把“我不知道”写成了“一切正常”。真实系统应该另设一个词（例如 `unknown`）并告警；39b 的路由记录就保留每个被拒池子的理由。
+# **答：** 好处：新动作不会让记录程序崩溃。坏处：它把“我不知道”写成了“一切正常”。真实系统应该另设一个词（例如 `unknown`）并告警；39b 的 TODO 4 拒绝时，就在 `rejected_pools` 里写下每个被拒的池子和理由。
 
 # %% [markdown] tags=["en", "answer"]
-# **Answer:** good: a new action does not crash the recorder. Bad: it writes "all is well" for "I do not know". A real system should use a separate word (such as `unknown`) and raise an alarm; the route record of 39b keeps a reason for each refused pool.
+# **Answer:** good: a new action does not crash the recorder. Bad: it writes "all is well" for "I do not know". A real system should use a separate word (such as `unknown`) and raise an alarm; when TODO 4 of 39b rejects, it names each refused pool with its reasons in `rejected_pools`.
 
 # %% [markdown] tags=["zh"]
 # ## Step 4 · 把三步连起来

@@ -12,7 +12,7 @@
 # - 区分“这个池能运行请求”和“这个池能接收已有的 KV”；
 # - 写出主池、回退池、拒绝三条路径，并说清每个池为什么被拒绝。
 #
-# **前置**：39a 推理分层与回退策略（先学它）。38（PD 调度）和 Serving 重叠与状态交接这两章尚未发布；知道 prefill 产生 KV cache、decode 读取它就够了。
+# **前置**：39a 推理分层与回退策略（先学它）。“38 PD 分离”和“Serving 重叠与状态交接”这两章尚未发布；知道 prefill 产生 KV cache、decode 读取它就够了。
 #
 # **时间**：约 120 分钟，只用 CPU。
 
@@ -30,7 +30,7 @@
 # - separate "this pool can run the request" from "this pool can accept the existing KV";
 # - write the three paths primary, fallback and reject, and say why each pool was refused.
 #
-# **Prerequisites**: 39a Inference fallback and tiers (take it first). The chapters 38 (PD scheduling) and serving overlap and state handoff are not yet published; it is enough to know that prefill produces the KV cache and decode reads it.
+# **Prerequisites**: 39a Inference fallback and tiers (take it first). The chapters "38 Prefill-Decode Disaggregation" and "Serving Overlap and State Handoff" are not yet published; it is enough to know that prefill produces the KV cache and decode reads it.
 #
 # **Time**: about 120 minutes, CPU only.
 
@@ -70,8 +70,6 @@ from toolkit.traces import azure_trace
 #
 # `why("T2")` 显示 T2 出错的那次调用和完整的报错。可以用 Run All：检查没写完的 TODO 时只打印上面那一行，然后接着运行（检查单元格带 `raises-exception` 标签）。
 #
-# “想一想”和 TODO 的答案在解答版里，链接在本 notebook 的末尾。
-#
 # 4 个函数都遵守三条规则：**不改动传入的参数**；同样的输入总是给出同样的结果；结果恰好有表格里的字段，值是普通的 Python 值（`np.round(x, 4)` 得到 numpy 的数，`round(x, 4)` 得到普通的数）。表格就是约定：检查只用到表格里写明的规则。
 
 # %% [markdown] tags=["en"]
@@ -86,8 +84,6 @@ from toolkit.traces import azure_trace
 # | `[T2] got …, expected … : …` | a wrong result, with a hint after the colon |
 #
 # `why("T2")` shows the call that went wrong in T2 and the whole error. Run All is fine: the check of an unfinished TODO prints its line, and the run goes on (check cells carry the tag `raises-exception`).
-#
-# Answers to the Think questions and the TODOs are in the solved notebook; the link is at the end of this one.
 #
 # All 4 functions follow three rules: **never change the inputs**; the same input always gives the same result; a result has exactly the fields of its table, with plain Python values (`np.round(x, 4)` gives a numpy number, `round(x, 4)` a plain one). The tables are the contract: checks use only rules that the tables state.
 
@@ -110,7 +106,7 @@ from toolkit.traces import azure_trace
 # | RMSNorm、RoPE、SwiGLU | decoder 一层里的部件：缩放、用旋转标出位置、前馈 |
 # | logits | 模型给下一个 token 的每个候选打的分 |
 # | 张量并行（TP） | 把每一层拆到几张卡上；TP2 是 2 张 |
-# | TFLOP/s、利用率 | 每秒 10^12 次运算；实际达到其中的几成 |
+# | TFLOP/s、利用率（MFU） | 每秒 10^12 次运算；模型的计算实际达到其中的几成 |
 # | gloo、回环（loopback） | 在进程之间搬张量的软件；一台机器连到自己的网络 |
 # | CUDA event、锁页内存 | GPU 上的计时标记；GPU 能直接读写的主机内存（可分页的要多复制一次） |
 # | sidecar | 守在 worker 旁边的辅助进程 |
@@ -136,7 +132,7 @@ from toolkit.traces import azure_trace
 # | RMSNorm, RoPE, SwiGLU | parts of a decoder layer: scaling, marking the position by a rotation, feed-forward |
 # | logits | the model's score for each candidate of the next token |
 # | tensor parallelism (TP) | each layer is split over several cards; TP2 means 2 |
-# | TFLOP/s, utilisation | 10^12 operations a second; the share of it that is really reached |
+# | TFLOP/s, utilisation (MFU) | 10^12 operations a second; the share of it that the model's computing really reaches |
 # | gloo, loopback | software that moves tensors between processes; a machine's network to itself |
 # | CUDA event, page-locked memory | a time mark on the GPU; host memory that the GPU reads and writes directly (pageable memory takes one more copy) |
 # | sidecar | a helper process beside a worker |
@@ -341,16 +337,16 @@ check("test_classify_defaults", "classify_resource_need", HIDDEN_CASES, hidden=T
 # %% [markdown] tags=["zh"]
 # ### 用真实流量试一试
 #
-# **问题**：代码补全和对话，哪一份的 `"prefill"` 更多？先猜。
+# **问题**：写代码和对话，哪一份的 `"prefill"` 更多？先猜。
 #
-# 下面用**你写的**分类函数给 Azure 公开的请求记录（2023，两份）上色：每个点是一个请求，横轴提示词 token，纵轴生成 token。两个滑块是两个阈值，下拉框换记录。连不上网时会换成按同样统计量生成的合成数据，图上会写明是哪一种。
+# 下面用**你写的**分类函数给 Azure 公开的请求记录（2023，写代码和对话各一份）上色：每个点是一个请求，横轴提示词 token，纵轴生成 token。两个滑块是两个阈值，下拉框换记录。连不上网时会换成按同样统计量生成的合成数据，图上会写明是哪一种。
 
 # %% [markdown] tags=["en"]
 # ### Try it on real traffic
 #
-# **Question**: code completion or conversation, which has more `"prefill"`? Guess first.
+# **Question**: coding or conversation, which has more `"prefill"`? Guess first.
 #
-# The next cell colours Azure's public request traces (2023, one of each) with **your** classifier: a point is a request, prompt tokens across, generated tokens up. The two sliders are the thresholds, the list changes the trace. Without a network it uses synthetic data with the same statistics, and the picture says which it is.
+# The next cell colours Azure's public request traces (2023, one of coding and one of conversation) with **your** classifier: a point is a request, prompt tokens across, generated tokens up. The two sliders are the thresholds, the list changes the trace. Without a network it uses synthetic data with the same statistics, and the picture says which it is.
 
 # %% tags=["nbval-ignore-output"]
 NEEDS = ("prefill", "decode", "shared")
@@ -367,10 +363,10 @@ with demo("T1"):
 # **Think**: with 10 machines in all, should both kinds of traffic get the same prefill / decode split?
 
 # %% [markdown] tags=["zh", "answer"]
-# 不该。阈值 2048 和 256 下，公开记录里 prefill / decode / shared 的个数：代码补全 3274 / 50 / 5495，对话 2681 / 6509 / 10176（对 Azure 2023 两个文件逐行计数）。代码补全几乎没有 decode 型请求，对话里约三分之一是。配比取决于流量；而且这里数的是请求个数，不是它们占用的时间。
+# **答**：不该。阈值 2048 和 256 下，公开记录里 prefill / decode / shared 的个数：写代码 3274 / 50 / 5495，对话 2681 / 6509 / 10176（对 Azure 2023 两个文件逐行计数）。写代码的记录几乎没有 decode 型请求，对话里约三分之一是。配比取决于流量；而且这里数的是请求个数，不是它们占用的时间。
 
 # %% [markdown] tags=["en", "answer"]
-# No. With thresholds 2048 and 256 the public traces hold, as prefill / decode / shared: code completion 3274 / 50 / 5495, conversation 2681 / 6509 / 10176 (counted row by row in the two Azure 2023 files). Code completion has almost no decode-heavy requests, in conversation about a third are. The split depends on the traffic; and these are counts of requests, not of the time they take.
+# **Answer**: no. With thresholds 2048 and 256 the public traces hold, as prefill / decode / shared: coding 3274 / 50 / 5495, conversation 2681 / 6509 / 10176 (counted row by row in the two Azure 2023 files). The coding trace has almost no decode-heavy requests, in conversation about a third are. The split depends on the traffic; and these are counts of requests, not of the time they take.
 
 # %% [markdown] tags=["zh"]
 # ## Step 2 · KV cache 搬过去，还是重算？
@@ -660,7 +656,7 @@ with demo("T2"):
 #
 # - 每个 token 的 KV 是 131072 字节（模型公开配置，bf16），共 536.87 MB；
 # - n 个 token 各要用到 P 个权重，每个权重 1 次乘、1 次加，共 `2·P·n`；注意力让每个 token 再看一遍它前面的所有 token，所以第二项随 n² 增长。prefill 的运算量是 `2·P·n + 2·layers·heads·head_dim·n²`（层数、头数、头维度），P 取 6.98 × 10^9（不含词表两端）；
-# - 算力取 bf16 稠密值 148（H20）和 989（H100）TFLOP/s，利用率假设为 0.45。H20 的数来自二手网页，请以厂商规格书为准。
+# - 算力取 bf16 稠密值 148（H20）和 989（H100）TFLOP/s，利用率（MFU，实际算力占规格算力的比例）假设为 0.45。H20 的数来自二手网页，请以厂商规格书为准。
 #
 # 这是由公开数字**算出**的，不是测出的。
 
@@ -673,7 +669,7 @@ with demo("T2"):
 #
 # - the KV of a token is 131072 bytes (public model configuration, bf16), 536.87 MB in all;
 # - each of the n tokens uses each of the P weights in 1 multiplication and 1 addition: `2·P·n`; attention lets each token look at all tokens before it, so the second term grows with n². Prefill takes `2·P·n + 2·layers·heads·head_dim·n²` operations (layers, heads, size of a head), with P = 6.98 × 10^9 (without embedding and head);
-# - compute is the dense bf16 figure, 148 (H20) and 989 (H100) TFLOP/s, with an assumed utilisation of 0.45. The H20 figure comes from a secondary page: the vendor's datasheet is the source to check.
+# - compute is the dense bf16 figure, 148 (H20) and 989 (H100) TFLOP/s, with an assumed utilisation (MFU, the share of the specified compute that is really reached) of 0.45. The H20 figure comes from a secondary page: the vendor's datasheet is the source to check.
 #
 # This is **computed** from published numbers, not measured.
 
@@ -695,10 +691,10 @@ with demo("T2"):
 # **Think**: on the same link of 10 Gbps, why should one card get a transfer and the other recompute?
 
 # %% [markdown] tags=["zh", "answer"]
-# 传输时间与目标卡无关，都是 429.5 ms。H20 重算要 924.6 ms，H100 只要 138.4 ms。目标卡算得越快，重算越便宜，交叉带宽就越高：H20 约 4.65 Gbps，H100 约 31.04 Gbps，10 Gbps 正好在两者之间。这就是“异构”带来的区别。
+# **答**：传输时间与目标卡无关，都是 429.5 ms。H20 重算要 924.6 ms，H100 只要 138.4 ms。目标卡算得越快，重算越便宜，交叉带宽就越高：H20 约 4.65 Gbps，H100 约 31.04 Gbps，10 Gbps 正好在两者之间。这就是“异构”带来的区别。
 
 # %% [markdown] tags=["en", "answer"]
-# The transfer time does not depend on the destination: 429.5 ms for both. Recompute takes 924.6 ms on the H20 and only 138.4 ms on the H100. The faster the destination computes, the cheaper recompute is and the higher the crossing: about 4.65 Gbps for the H20, about 31.04 Gbps for the H100, and 10 Gbps lies between them. That is what "heterogeneous" changes.
+# **Answer**: the transfer time does not depend on the destination: 429.5 ms for both. Recompute takes 924.6 ms on the H20 and only 138.4 ms on the H100. The faster the destination computes, the cheaper recompute is and the higher the crossing: about 4.65 Gbps for the H20, about 31.04 Gbps for the H100, and 10 Gbps lies between them. That is what "heterogeneous" changes.
 
 # %% [markdown] tags=["zh"]
 # ### 你的决定地图
@@ -765,7 +761,7 @@ if can_measure():
 # %% [markdown] tags=["zh"]
 # **问题**：它接着说了下去。这能说明搬对了吗？
 #
-# 核对分三步，从严到宽：
+# 核对有三项，比的是三样不同的东西：字节、下一步的数、说出的词。
 #
 # 1. `payload`：到达的 cache 每一位都相同；
 # 2. `logits`：下一步的输出每个数都相同；
@@ -776,7 +772,7 @@ if can_measure():
 # %% [markdown] tags=["en"]
 # **Question**: it went on talking. Does that show that the move was right?
 #
-# Three checks, from strict to loose:
+# Three checks compare three different things: the bytes, the numbers of the next step, the words.
 #
 # 1. `payload`: the cache that arrived is equal in every bit;
 # 2. `logits`: the output of the next step is equal in every number;
@@ -831,12 +827,12 @@ if can_measure():
     print(handoff_table({bug: verify_handoff(decoder, prompt, bug=bug) for bug in BUGS}))
 
 # %% [markdown] tags=["zh"]
-# - `position off by one`：payload 完全相同，要看 logits 才知道。**搬对了字节，不等于接对了状态。**
+# - `position off by one`：payload 完全相同，logits 却不同；`KV_HEADS` 为 8 时，说出的 token 也变了（换成 2，12 个 token 一个没变）。**搬对了字节，不等于接对了状态。**
 # - `bf16 on the wire`：12 个 token 一个没变，错误却已经在里面。“输出看起来一样”是很弱的检查。
 # - `slots permuted`：payload 当然不同，可是 logits 只差约 10⁻⁶（加法次序不同的舍入），token 一个不变。
 
 # %% [markdown] tags=["en"]
-# - `position off by one`: the payload is equal, only the logits tell. **Right bytes are not yet a right state.**
+# - `position off by one`: the payload is equal, yet the logits differ, and with `KV_HEADS` at 8 the tokens too (with 2, not one of the 12 changes). **Right bytes are not yet a right state.**
 # - `bf16 on the wire`: not one of the 12 tokens changes, and the error is in there all the same. "The output looks the same" is a weak check.
 # - `slots permuted`: the payload differs, of course, yet the logits differ by about 10⁻⁶ only (rounding, from another order of adding), and no token changes.
 
@@ -847,10 +843,10 @@ if can_measure():
 # **Think**: all slots were shuffled. Why did not a single token change?
 
 # %% [markdown] tags=["zh", "answer"]
-# RoPE 在写入 K 的时候就把位置转进了 K 里。注意力是对所有槽位的加权和，权重由 Q·K 决定，与槽位放在哪里无关。所以一个 token 的 K、V 可以放在任何一页，只要 K 和 V 一起放；这就是 paged KV 能成立的原因。相反，`position off by one` 改的正是新 token 的 Q 里的位置，它和所有 K 的距离都错了 1。
+# **答**：RoPE 在写入 K 的时候就把位置转进了 K 里。注意力是对所有槽位的加权和，权重由 Q·K 决定，与槽位放在哪里无关。所以一个 token 的 K、V 可以放在任何一页，只要 K 和 V 一起放；这就是 paged KV 能成立的原因。相反，`position off by one` 改的正是新 token 的 Q 里的位置，它和所有 K 的距离都错了 1。
 
 # %% [markdown] tags=["en", "answer"]
-# RoPE turns the position into K at the moment K is written. Attention is a weighted sum over all slots, and its weights come from Q·K, wherever a slot lies. So a token's K and V may stand in any page as long as they stand there together; that is why paged KV works. `position off by one`, on the contrary, changes the position in the new token's Q: its distance to every K is wrong by 1.
+# **Answer**: RoPE turns the position into K at the moment K is written. Attention is a weighted sum over all slots, and its weights come from Q·K, wherever a slot lies. So a token's K and V may stand in any page as long as they stand there together; that is why paged KV works. `position off by one`, on the contrary, changes the position in the new token's Q: its distance to every K is wrong by 1.
 
 # %% [markdown] tags=["zh"]
 # ### 测一遍：32 到 2048 个 token
@@ -909,10 +905,10 @@ if can_measure():
     print(kv_heads_table(measured.values()))
 
 # %% [markdown] tags=["zh"]
-# Query 的头一个没少，重算几乎一样慢；KV 却只有 1/8，所以 B* 也降到约 1/8。一个旋钮让 B* 差 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
+# Query 的头一个没少，重算只快了一点；KV 却只有 1/8，所以 B* 也降到接近 1/8。一个旋钮让 B* 差 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
 
 # %% [markdown] tags=["en"]
-# Not one query head is gone, so recompute is nearly as slow as before; but the KV is 1/8, so B* falls to about 1/8. One knob moves B* by a factor of 8: GQA and MQA save memory, and they also make slow links worth a transfer.
+# Not one query head is gone, so recompute is only a little faster; but the KV is 1/8, so B* falls to nearly 1/8. One knob moves B* by a factor of 8: GQA and MQA save memory, and they also make slow links worth a transfer.
 
 # %% [markdown] tags=["zh"]
 # **问题**：另一个进程就在这台机器上。把 KV 交给它要几毫秒？和重算比，差几倍？
@@ -932,10 +928,10 @@ if can_measure() and KV_HEADS in measured:
         time_routes(measured[KV_HEADS], LINK_GBPS, progress)
 
 # %% [markdown] tags=["zh"]
-# 在同一台机器里，搬比算快得多：CPU 上没有天然的交叉点，要把链路放慢到零点几 Gbps 才看得到。限速的时间是睡出来的，所以下面的图把它标为 `simulated`；它和公式差的那一点，就是复制和睡眠的误差。
+# 以表里的数为准。机器不忙、1,024 个 token 以上时，在同一台机器里搬比算快得多，要把链路放慢到零点几 Gbps 才有交叉点；token 很少或者机器忙时，进程之间的固定开销可能让搬更慢。限速的时间是睡出来的，所以下面的图把它标为 `simulated`；它和公式差的那一点，就是复制和睡眠的误差。
 
 # %% [markdown] tags=["en"]
-# Within one machine, moving is far faster than computing: a CPU has no natural crossing, and it takes a link slowed to a fraction of a Gbps to see one. The paced time is slept, so the picture below calls it `simulated`; the little by which it misses the formula is the copy's and the sleep's own error.
+# The table's numbers count. On a quiet machine and from 1,024 tokens on, moving within it is far faster than computing, and it takes a link slowed to a fraction of a Gbps to see a crossing; with few tokens or on a busy machine, the fixed cost between processes may make moving the slower way. The paced time is slept, so the picture below calls it `simulated`; the little by which it misses the formula is the copy's and the sleep's own error.
 
 # %% [markdown] tags=["zh"]
 # ### 让数字留下来
@@ -992,7 +988,7 @@ if can_measure():
 #
 # **问题**：慢慢加快左边的链路。交叉点从 0 个变成几个，又变回几个？右边把重算的卡从 H100 换成 H20，B* 是升还是降？
 #
-# 左图是 CPU 张量，用你刚测的数（没有测时用另一台机器上记录的例子）；右图是 CUDA 张量，没有 GPU 时由公开数字算出。橙色实线是重算，蓝色虚线是传输，底部两条色带说明每个长度上谁更快，竖虚线是滑块选的提示词长度。每条曲线都写着自己的来历：`measured here`、`recorded`、`computed`、`simulated`。
+# 左图是 CPU 张量，用你刚测的数（没有测时用另一台机器上记录的例子）；右图是 CUDA 张量，没有 GPU 时由公开数字算出。橙色实线是重算，蓝色虚线是传输，底部两条色带说明每个长度上谁更快，竖点线是滑块选的提示词长度。每条曲线都写着自己的来历：`measured here`、`recorded`、`computed`、`simulated`。
 #
 # 别的机器的 profile 也可以放进来：`other_machines = [load_profile("文件名.json")]`。
 
@@ -1026,7 +1022,7 @@ crossover_panel(
 # | 模型形状，每个 token 的 KV | 各模型公开的配置文件 | DeepSeek-V3 有 2 处细节未核对 |
 # | GPU 的稠密 bf16/fp16 算力 | 二手网页；要核对，请看厂商规格书 | H20、L40S、L4 标为 unverified（未核实） |
 # | A100、H100 的 prefill 时间 | Patel 等，Splitwise，ISCA 2024，[splitwise-sim 的数据](https://github.com/Mutinifni/splitwise-sim) | 真机测量，Llama2-70B |
-# | 利用率 0.45 | 我们的假设 | B* 与它成正比，自己拖动看 |
+# | 利用率（MFU）0.45 | 我们的假设 | B* 与它成正比，自己拖动看 |
 
 # %% [markdown] tags=["en"]
 # **What to see**
@@ -1041,7 +1037,7 @@ crossover_panel(
 # | model shapes, KV of a token | the models' public configuration files | 2 details of DeepSeek-V3 not checked |
 # | dense bf16/fp16 compute of GPUs | secondary pages; the vendor's datasheet is the source to check | H20, L40S and L4 are marked unverified |
 # | prefill times of A100, H100 | Patel et al., Splitwise, ISCA 2024, [data of splitwise-sim](https://github.com/Mutinifni/splitwise-sim) | measured on real machines, Llama2-70B |
-# | utilisation 0.45 | our assumption | B* is proportional to it, drag and see |
+# | utilisation (MFU) 0.45 | our assumption | B* is proportional to it, drag and see |
 
 # %% [markdown] tags=["zh"]
 # **不能得出什么**
@@ -1484,10 +1480,10 @@ with demo("T3"):
 # **Think**: the pool cannot execute anyway. Why list its KV reasons too?
 
 # %% [markdown] tags=["zh", "answer"]
-# 记录是给人看的。只写 `unhealthy`，值班的人修好健康检查，池回来了，却发现 KV 仍然接不过去，请求全部改成重算。一次列全，一次修完。
+# **答**：记录是给人看的。只写 `unhealthy`，值班的人修好健康检查，池回来了，却发现 KV 仍然接不过去，请求全部改成重算。一次列全，一次修完。
 
 # %% [markdown] tags=["en", "answer"]
-# Records are read by people. With `unhealthy` alone, somebody repairs the health check, the pool returns, and KV still cannot be accepted: every request is recomputed. List all, repair once.
+# **Answer**: records are read by people. With `unhealthy` alone, somebody repairs the health check, the pool returns, and KV still cannot be accepted: every request is recomputed. List all, repair once.
 
 # %% [markdown] tags=["zh"]
 # ## Step 4 · 走哪条路？
@@ -2061,7 +2057,7 @@ with demo("T3", "T4"):
 # 1. 把 B 的 layout 换成 `paged-v1`：重算变成传输了吗？（偏好仍由 A 决定。把链路加快再看。）
 # 2. 勾上 A 的 healthy：请求回到 A。
 # 3. 把请求的 dtype 换成 `float8`：三个池还有谁能接收 KV？
-# 4. 把三个池的可用显存都拉到 0：记录里有没有每个池的原因？
+# 4. 把三个池的可用显存都设为 0：记录里有没有每个池的原因？
 
 # %% [markdown] tags=["en"]
 # The route takes B, where recompute needs about 2 seconds; C could accept the KV, and the transfer would take about 0.34 seconds. **The first that can execute need not be the fastest**: that is the contract, and a field case below returns to it.
@@ -2071,7 +2067,7 @@ with demo("T3", "T4"):
 # 1. Set B's layout to `paged-v1`: does recompute turn into transfer? (Pool A still decides the preference. Raise the link and look again.)
 # 2. Tick A's healthy: the request returns to A.
 # 3. Set the request's dtype to `float8`: which of the three can still accept the KV?
-# 4. Pull the free memory of all three to 0: does the record hold a reason for each pool?
+# 4. Set the free memory of all three to 0: does the record hold a reason for each pool?
 
 # %% [markdown] tags=["zh"]
 # > #### Field case · 现场案例：没有可用的 worker
@@ -2190,10 +2186,10 @@ with demo("T2"):
 # **Think**: the primary can execute but not accept the KV, a fallback can do both. When is "the first that can execute" a bad idea?
 
 # %% [markdown] tags=["zh", "answer"]
-# 重算很贵而传输很便宜的时候，例如很长的提示词、很快的链路、算力弱的主池。本章的规则简单、可预期，容易复查；代价是它不比较两个池的总时间。要比较，就得知道每个池的重算时间、链路和队列，这些本章的输入里没有。
+# **答**：重算很贵而传输很便宜的时候，例如很长的提示词、很快的链路、算力弱的主池。本章的规则简单、可预期，容易复查；代价是它不比较两个池的总时间。要比较，就得知道每个池的重算时间、链路和队列，这些本章的输入里没有。
 
 # %% [markdown] tags=["en", "answer"]
-# When recompute is dear and transfer cheap: a very long prompt, a fast link, a primary with weak compute. This chapter's rule is simple, predictable and easy to review; its price is that it never compares the total time of two pools. Comparing needs each pool's recompute time, link and queue, which are not among this chapter's inputs.
+# **Answer**: when recompute is dear and transfer cheap: a very long prompt, a fast link, a primary with weak compute. This chapter's rule is simple, predictable and easy to review; its price is that it never compares the total time of two pools. Comparing needs each pool's recompute time, link and queue, which are not among this chapter's inputs.
 
 # %% [markdown] tags=["zh"]
 # ## 整条链
@@ -2206,7 +2202,7 @@ with demo("T2"):
 # | `queue_delay_ms > slo_queue_budget_ms` | `route_or_throttle` | `latency` |
 # | 其他 | `keep_heterogeneous_route` | `throughput` |
 #
-# `build_route_record` 把各步的结果收成一条记录，不再做判断；请求缺 `resource_need` 时记为 `shared`。
+# `build_route_record` 把各步的结果收成一条记录，不再做判断；请求缺 `resource_need` 时记为 `shared`。它不抄原因：哪些池被拒绝、为什么，留在 TODO 4 的结果里，请两样一起保存。
 
 # %% [markdown] tags=["en"]
 # ## The whole chain
@@ -2219,7 +2215,7 @@ with demo("T2"):
 # | `queue_delay_ms > slo_queue_budget_ms` | `route_or_throttle` | `latency` |
 # | otherwise | `keep_heterogeneous_route` | `throughput` |
 #
-# `build_route_record` gathers the results into a record and decides nothing; a request without `resource_need` is recorded as `shared`.
+# `build_route_record` gathers the results into a record and decides nothing; a request without `resource_need` is recorded as `shared`. It copies no reasons: which pools were refused, and why, stays in TODO 4's result; keep the two together.
 
 # %% nbgrader={"grade": false, "grade_id": "given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 def select_serving_action(memory_pressure: float, queue_delay_ms: float, slo_queue_budget_ms: float) -> dict[str, str]:
@@ -2304,12 +2300,12 @@ with demo("T1", "T2", "T3", "T4"):
 # %% [markdown] tags=["zh"]
 # ## 得分
 #
-# 下面汇总可见检查的得分。
+# 可见检查的得分。批改时还会运行隐藏检查：同样的规则，随机的输入。
 
 # %% [markdown] tags=["en"]
 # ## Scorecard
 #
-# The points of the visible checks.
+# Points from the visible checks. Grading runs hidden checks as well: the same rules, random inputs.
 
 # %%
 scorecard()

@@ -34,11 +34,13 @@ def assert_learner(notebook, path):
     score = max(number for number, cell in enumerate(notebook.cells) if cell.source == "scorecard()")
     assert [link[1:] for link in links(notebook) if link[0] <= score] == [("Colab", "main", path)]
     assert [link[1:] for link in links(notebook) if link[0] > score] == [("GitHub", "solutions", path)]
+    assert len(re.findall("答案在解答版里|are in the solved notebook", notebook.cells[0].source)) == 1
 
 
 def assert_solved(notebook, path):
     assert (ROOT / path).is_file()
     assert {link[1:] for link in links(notebook)} == {("Colab", "main", path), ("GitHub", "main", path)}
+    assert not re.search("答案在解答版里|are in the solved notebook", "".join(cell.source for cell in notebook.cells))
     assert links(notebook)[0][0] == 0 and not any("not done yet" in str(cell.get("outputs")) for cell in notebook.cells)
 
 

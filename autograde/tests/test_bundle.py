@@ -44,6 +44,16 @@ def test_the_page_names_every_chapter_in_both_languages_and_loads_nothing(files)
     assert chinese == english
 
 
+def test_what_is_downloaded_for_a_classroom_holds_the_cpu_only_torch_and_all_that_is_installed(files):
+    commands = re.findall(r"python -m pip (download|install) (.+?)(?:</pre>)?$", files["START.html"], re.M)
+    packages = "jupyterlab numpy matplotlib ipywidgets"
+    assert commands == 2 * [
+        ("download", "--dest wheels torch --index-url https://download.pytorch.org/whl/cpu"),
+        ("download", f"--dest wheels {packages}"),
+        ("install", f"--no-index --find-links wheels torch {packages}"),
+    ]
+
+
 def test_the_bytes_are_the_same_each_time_and_unpack_into_one_folder():
     packed = bundle.packed({"START.html": "<p>开始", "zh/a.ipynb": "{}"}, "course-1")
     assert packed == bundle.packed({"START.html": "<p>开始", "zh/a.ipynb": "{}"}, "course-1")

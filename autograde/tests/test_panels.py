@@ -1,6 +1,7 @@
 """Panels: a moved slider changes picture and line, the widgets stay, and every curve says where it comes from."""
 import enum
 import io
+import itertools
 import sys
 
 import matplotlib
@@ -186,6 +187,7 @@ def test_without_ipywidgets_the_same_picture_and_how_to_get_sliders(name, monkey
 def test_an_unfinished_function_is_said_and_the_panel_stays_usable(name):
     panel = UNFINISHED[name](unfinished)
     assert "is not done yet" in panel.shown.en and "尚未完成" in panel.shown.zh
+    assert "slider" not in panel.shown.en and "滑块" not in panel.shown.zh  # without ipywidgets there are none
     png = panel.png
     panel.move(**({"link": 200} if name == "destinations" else MOVES[name][1]))
     assert panel.png != png and "is not done yet" in panel.shown.en
@@ -252,14 +254,37 @@ def test_every_curve_says_where_it_comes_from():
     assert "no recorded GPU profile" not in panel.shown.en
 
 
+def assert_texts_inside(panel):
+    for plot in panel._plots:
+        for text in filter(matplotlib.text.Text.get_text, plot.figure.findobj(matplotlib.text.Text)):
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= plot.figure.bbox.width, text.get_text()
+
+
 def test_no_text_leaves_its_plot():
     panel = crossover_panel()
     for _, place in panel.controls["cuda_place"].options:
         panel.move(cuda_place=place)
-        for plot in panel._plots:
-            for text in filter(matplotlib.text.Text.get_text, plot.figure.findobj(matplotlib.text.Text)):
-                box = text.get_window_extent()
-                assert box.x0 >= 0 and box.x1 <= plot.figure.bbox.width, text.get_text()
+        assert_texts_inside(panel)
+
+
+EVERY_REASON = ["unhealthy", "unsupported_stage", "model_revision_mismatch", "insufficient_memory", "kv_dtype_mismatch",
+                "kv_layout_mismatch"]
+
+
+@pytest.mark.parametrize("answer", [capability, lambda request, pool: {"can_execute": False, "reasons": EVERY_REASON}])
+def test_the_reasons_of_three_pools_stand_one_a_line_inside_the_plot(answer, monkeypatch):
+    monkeypatch.setitem(globals(), "capability", answer)  # the route asks it too
+    panel = destinations_panel(answer, route)
+    for state in itertools.product((True, False), (24, 0), ("bfloat16", "float8"), ("paged-v1", "contiguous")):
+        knobs = dict(zip(("healthy", "free", "dtype", "layout"), state))
+        panel.move(**{f"{name}_{pool}": value for pool in "ABC" for name, value in knobs.items()})
+        assert_texts_inside(panel)
+        verdicts = panel._plots[0].layers[0]
+        reasons = panel.shown.table[1][6]
+        assert verdicts[0].get_text().split("\n")[1:] == ([] if reasons == "-" else reasons.split(", "))
+        boxes = [verdict.get_window_extent() for verdict in verdicts]
+        assert boxes[0].y1 <= 330 and boxes[0].y0 >= boxes[1].y1 and boxes[1].y0 >= boxes[2].y1 and boxes[2].y0 >= 0
 
 
 def test_unverified_figures_are_marked():

@@ -1,4 +1,5 @@
 """The three panels of chapter 39b: the crossover, the map of the learner's decisions, the destinations."""
+import textwrap
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -239,7 +240,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
         row[1].set_hatch("//")
         row[1].set_edgecolor("white")
     chosen, = axes.plot([], [], marker="*", markersize=18, color="black", markeredgecolor="white", linestyle="")
-    verdicts = [figure.text(0.74, 0.91 - 0.76 * (row + 0.6) / 3.2, "", va="center", fontsize=10) for row in range(3)]
+    verdicts = [figure.text(0.74, 0.91 - 0.76 * (row + 0.6) / 3.2, "", va="center") for row in range(3)]
     axes.legend(handles=[bars[0][0], bars[0][1]], labels=["transfer", "recompute"], loc="lower right", fontsize=9)
 
     def update(values):
@@ -275,9 +276,11 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             if takes and mode in ("transfer", "recompute"):
                 ms, at = (moved_ms, row - 0.18) if mode == "transfer" else (again_ms, row + 0.18)
                 chosen.set_data([ms], [at])
-            verdicts[row].set_text(panel_ascii(_verdict(takes, mode, reasons, pool["pool_id"], route)))
-            if (weight := "bold" if takes else "normal") != verdicts[row].get_fontweight():
-                verdicts[row].set_fontweight(weight)
+            lines = _verdict(takes, mode, reasons, pool["pool_id"], route)
+            verdicts[row].set_text("\n".join(lines))
+            style = "bold" if takes else "normal", min(9, 41 / len(lines))  # 5 lines of size 8.2 fill a row
+            if style != (verdicts[row].get_fontweight(), verdicts[row].get_fontsize()):
+                verdicts[row].set(fontweight=style[0], fontsize=style[1])
             table.append((pool["pool_id"], _gpu_text(gpu), f"{moved_ms:,.1f}", f"{again_ms:,.1f}", _yes(answer.get("can_execute")),
                           _yes(answer.get("can_accept_kv")), reasons or "-", f"{mode} ★" if takes else ""))
         zh = f"{n:,} token，KV {mb / 1e3:.2f} GB，{values['link']:g} Gbps；在 A 上更快的是 {preferred}。"
@@ -575,11 +578,14 @@ def _ratio(answer, true_ms):
 
 
 def _verdict(takes, mode, reasons, pool_id, route):
+    """Lines beside a pool's bars, one a reason."""
     if takes:
-        return f"takes it: {mode}" + (f"\n({reasons})" if reasons else "")
-    if pool_id in (route.get("rejected_pools") or {}):
-        return f"refused:\n{reasons}"
-    return "not asked" if route else "no route yet"
+        lines = [f"takes it: {mode}", *reasons.split(", ")]
+    elif pool_id in (route.get("rejected_pools") or {}):
+        lines = ["refused:", *reasons.split(", ")]
+    else:
+        lines = ["not asked" if route else "no route yet"]
+    return [piece for line in lines for piece in textwrap.wrap(panel_ascii(line), 24)]
 
 
 def _reason_text(reasons):

@@ -88,7 +88,7 @@ def panel_answers(function, inputs):
 def panel_trouble(name, problem):
     """What to say, in Chinese and in English, when `panel_answers` reports a problem of this function."""
     if problem == "unfinished":
-        return f"{name} 尚未完成，所以没有它的结果；滑块仍可使用。", f"{name} is not done yet, so it shows nothing; the sliders work."
+        return f"{name} 尚未完成，所以没有它的结果。", f"{name} is not done yet, so its results are missing."
     return f"{name} 报错 {problem}", f"{name} raises {problem}"
 
 
