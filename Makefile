@@ -33,7 +33,7 @@ grade: .venv/installed
 # What the solved notebooks printed is kept until a source changes, not when a package does.
 nbval: export COURSE_OFFLINE = 1
 nbval: build/nbval/made
-	$(BIN)/python -m pytest --nbval -p autograde.nbval_report build/nbval/*/*/*.ipynb
+	$(BIN)/python -m pytest --nbval --nbval-cell-timeout 300 -p autograde.nbval_report build/nbval/*/*/*.ipynb
 
 build/nbval/made: $(wildcard solutions/*.py solutions/toolkit/*.py) autograde/build.py autograde/inline.py | .venv/installed
 	$(BIN)/python -m autograde build --solved build/nbval

@@ -3,6 +3,7 @@
 Learner notebooks lie on the branch `main`, solved ones under the same paths on the branch `solutions`. A learner
 notebook opens itself, and leads to its solved twin only below the scorecard; a solved one leads back.
 """
+import os
 import re
 import subprocess
 from urllib.parse import quote
@@ -13,6 +14,8 @@ from autograde.paths import ROOT
 BADGES = "<!-- badges -->"  # in the first cell
 TWIN = "<!-- solved twin -->"  # in a cell below the scorecard
 _GITHUB = "https://github.com/"
+# https, with a user or a token or not, or ssh in its forms; then owner/repository.
+_REMOTE = r"(?:(?:https|git|ssh)://)?(?:[^@/]+@)?(?:www\.|ssh\.)?github\.com(?::443)?[:/]([^/]+/[^/]+?)(?:\.git)?/?"
 _MODELSCOPE_BADGE = (
     "[![Open ModelScope](https://img.shields.io/badge/ModelScope-My%20Notebook-624aff)]"
     "(https://modelscope.cn/my/mynotebook)"
@@ -48,7 +51,7 @@ def repository():
     """Address of the repository: the GitHub remote `origin` where there is one, else what settings.py says."""
     remote = _git("remote", "get-url", "origin")
     # Only GitHub has Colab's badge addresses; a mirror or a local clone keeps the setting.
-    match = re.fullmatch(r"(?:https://|git@|ssh://git@)github\.com[:/](.+?)(?:\.git)?/?", remote)
+    match = re.fullmatch(_REMOTE, remote, re.I)
     return f"{_GITHUB}{match[1]}" if match else settings.REPOSITORY
 
 
@@ -86,10 +89,15 @@ def filled(source, chapter_name, language, *, solved):
 
 
 def _git(*arguments):
-    """What git prints, "" where it fails."""
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    """What git prints about this repository, "" where it fails or is missing."""
+    # Unpacked from a zip inside another repository, the course has nothing to do with that one.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
+    try:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], env=environment, capture_output=True, text=True, check=False
+        ).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _on_github(branch, chapter_name, language):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from autograde.errors import InputError
 from autograde.paths import TOOLKIT
 
+NO_TOOLS = "先运行最上面的课程工具单元格 · run the course tools cell at the top first"
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -114,7 +116,18 @@ def as_function(name, source, names):
     """A cell that runs source in a function which takes `names` from the tools, so that it leaves no names behind."""
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     tools = ", ".join(one for one in names if one in used)
-    return f"def {name}():\n    from course_tools import {tools}\n\n{indented(source)}\n\n\n{name}()"
+    return "\n".join([
+        f"def {name}():",
+        "    try:",
+        f"        from course_tools import {tools}",
+        "    except ModuleNotFoundError:",
+        f'        raise NameError("{NO_TOOLS}") from None',
+        "",
+        indented(source),
+        "",
+        "",
+        f"{name}()",
+    ])
 
 
 def indented(source):

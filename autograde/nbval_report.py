@@ -7,11 +7,16 @@ import re
 import textwrap
 
 import pytest
-from nbval.plugin import IPyNbCell, NbCellError, coalesce_streams
+from nbval.plugin import IPyNbCell, NbCellError
 
 MOST_LINES, WIDTH = 40, 110  # of a diff or a traceback; more lines are counted, not shown
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+
+
+def pytest_configure(config):
+    """In CI too pytest's summary does not repeat whole reports."""
+    config.option.force_short_summary = True
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -34,7 +39,8 @@ def told(item, error):
     yield str(error)
     raised = [output for output in item.test_outputs or () if output.output_type == "error"]
     for output in raised:
-        yield from _cut(_wrapped("\n".join(output.traceback))[-12:])
+        yield from _cut(_wrapped(f"{output.ename}: {output.evalue}")[:2])
+        yield from _cut(_wrapped("\n".join(output.traceback))[-10:])
 
 
 def titles(notebook, cell):
@@ -59,8 +65,12 @@ def _diff(item):
 
 def _lines(item, outputs):
     """Outputs as lines of text, each part under its kind."""
-    lines = []
-    for output in coalesce_streams(outputs):
+    lines, streams = [], set()
+    for output in outputs:
+        if output.output_type == "stream":
+            if output.name in streams:
+                continue  # nbval has added its text to the first of the name
+            streams.add(output.name)
         parts = {output.name: output.text} if output.output_type == "stream" else dict(output.get("data", {}))
         if output.output_type == "error":
             parts = {"error": f"{output.ename}: {output.evalue}"}

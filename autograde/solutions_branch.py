@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import CellExecutionError
 from rich.console import Console
 
@@ -66,6 +67,8 @@ def _fit_checkout():
     for worktree in _git("worktree", "list", "--porcelain").split("\n\n"):
         if f"branch {REF}" in worktree.split("\n"):
             raise InputError(f"{SOLUTIONS_BRANCH} is checked out in {worktree.split(chr(10))[0].partition(' ')[2]}")
+    for name in _git("for-each-ref", "--format=%(refname:short)", f"{REF}/").split():
+        raise InputError(f"the branch {name} stands in the way of {SOLUTIONS_BRANCH}; rename it: `git branch -m`")
     head = _git("rev-parse", "--verify", "HEAD", wanted="a commit to build from, found none")
     for person in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
         _git("var", person, wanted="a name and an address for the commit; `git config user.name …` and `user.email …`")
@@ -90,7 +93,10 @@ def _run_or_keep(solved):
             try:
                 text = build.text(build.executed(notebook, folder))
             except CellExecutionError as error:
-                raise InputError(f"{path}: a cell fails when run: {error.ename}: {error.evalue}") from None
+                said = f"{error.ename}: {error.evalue}".split("\n")[0][:200]
+                raise InputError(f"{path}: a cell fails when run: {said}") from None
+            except (RuntimeError, TimeoutError, NoSuchKernel) as error:
+                raise InputError(f"{path}: the kernel does not finish: {str(error).splitlines()[0]}") from None
         blobs[path] = _git("hash-object", "-w", "--stdin", text=text)
         console.print(f"{path}: run", highlight=False, soft_wrap=True)
     return blobs
@@ -100,9 +106,21 @@ def _kept(path, notebook):
     """The blob of an earlier branch that holds this notebook with outputs, or ""."""
     for ref in _EARLIER:
         blob = _resolve(f"{ref}:{path}")
-        if blob and _cells(nbformat.reads(_git("cat-file", "blob", blob), as_version=4)) == _cells(notebook):
+        if blob and _fits(_git("cat-file", "blob", blob), notebook):
             return blob
     return ""
+
+
+def _fits(text, notebook):
+    """Does this text hold the notebook, run from end to end?"""
+    try:
+        earlier = nbformat.reads(text, as_version=4)
+        same = _cells(earlier) == _cells(notebook)
+    except Exception:  # no notebook, or one that somebody broke: nbformat has many errors
+        return False
+    code = [cell for cell in earlier.cells if cell.cell_type == "code"]
+    failed = any(output.output_type == "error" for cell in code for output in cell.outputs)
+    return same and not failed and all(cell.execution_count for cell in code)  # someone may have cleared them
 
 
 def _cells(notebook):
@@ -130,7 +148,8 @@ def _git(*arguments, text=None, index=None, wanted=None):
     result = _call(arguments, text, index)
     if result.returncode == 0:
         return result.stdout.strip()
-    said = result.stderr.strip().split("\n")[-1]
+    lines = result.stderr.strip().split("\n")
+    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
     raise InputError(f"{ROOT}: expected {wanted}" if wanted else f"git {arguments[0]}: {said}")
 
 
@@ -140,7 +159,8 @@ def _call(arguments, text=None, index=None):
     environment = {**os.environ, "GIT_INDEX_FILE": str(index)} if index else None
     try:
         return subprocess.run(
-            command, input=text, env=environment, capture_output=True, encoding="utf-8", check=False
+            command, input=text, env=environment, capture_output=True, encoding="utf-8", errors="surrogateescape",
+            check=False,
         )
     except FileNotFoundError:
         raise InputError("git was not found; install it") from None

@@ -111,6 +111,11 @@ def test_mistakes_with_links_are_noticed():
     ("https://github.com/someone/fork.git", "someone/fork"),
     ("git@github.com:someone/fork.git", "someone/fork"),
     ("ssh://git@github.com/someone/fork", "someone/fork"),
+    ("ssh://git@ssh.github.com:443/someone/fork.git", "someone/fork"),
+    ("https://x-access-token:secret@github.com/someone/fork", "someone/fork"),
+    ("https://www.GitHub.com/someone/fork/", "someone/fork"),
+    ("https://github.com/someone/fork/extra", "OWNER/REPOSITORY"),
+    ("https://notgithub.com/someone/fork", "OWNER/REPOSITORY"),
     ("/somewhere/on/disk", "OWNER/REPOSITORY"),
     ("", "OWNER/REPOSITORY"),
 ])
@@ -122,6 +127,19 @@ def test_the_badges_follow_the_git_remote(monkeypatch, remote, address):
     assert f"github.com/{address}/blob/solutions/course/zh/x/x.ipynb" in badges.filled(
         badges.TWIN, "x", "zh", solved=False
     )
+
+
+def test_a_repository_around_the_course_and_a_missing_git_are_not_asked(monkeypatch, tmp_path):
+    inner = tmp_path / "course"
+    inner.mkdir()
+    for command in (["init", "-q"], ["remote", "add", "origin", "https://github.com/someone/homework"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    monkeypatch.setattr(badges, "ROOT", tmp_path)
+    assert badges.repository().endswith("/someone/homework")
+    monkeypatch.setattr(badges, "ROOT", inner)
+    assert badges.repository() == settings.REPOSITORY
+    monkeypatch.setenv("PATH", "")
+    assert badges.repository() == settings.REPOSITORY and badges.checked_out_branch() == ""
 
 
 @pytest.mark.parametrize(("chapter", "language"), NOTEBOOKS)

@@ -305,3 +305,10 @@ def test_a_learners_work_is_moved_aside_and_not_overwritten(monkeypatch, tmp_pat
     assert path.read_bytes() == b"{}"
     assert (work / "en" / "x" / "x-saved-1.ipynb").read_text(encoding="utf-8") == mine
     assert "kept as" in capsys.readouterr().out
+
+
+def test_a_check_before_the_tools_cell_says_what_to_run_first(tiny, monkeypatch):
+    monkeypatch.delitem(sys.modules, "course_tools", raising=False)
+    cell = next(cell for cell in build.release_notebook(tiny(), "en").cells if cell.id == "test_double")
+    with pytest.raises(NameError, match="run the course tools cell at the top first"):
+        exec(cell.source, {})

@@ -1,4 +1,5 @@
 """What a maintainer reads when a stored output is not repeated."""
+import os
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ def printed(tmp_path_factory):
         code("print('same')", stream("same\n")),
         heading("## Step 1 · Marks\n\n```\n# no heading\n```"),
         code("#@title [T1] check, run this cell\nprint('[T1] got 1, expected 3')\nprint('tail')",
-             stream("[T1] ok\ntail\n"), grade_id="test_double"),
+             stream("[T1] ok\n"), stream("tail\n"), grade_id="test_double"),
         code("from IPython.display import HTML\nHTML('" + STORED.replace("6 / 6", "5 / 6") + "')",
              nbformat.v4.new_output("execute_result", {"text/plain": "<IPython.core.display.HTML object>",
                                                        "text/html": STORED}, execution_count=2)),
@@ -47,6 +48,7 @@ def printed(tmp_path_factory):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--nbval", "-p", "autograde.nbval_report", "-p", "no:cacheprovider",
          "--rootdir", path.parent, path], cwd=path.parent, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "CI": "true"},  # where pytest would print every report twice
     )
     return run.stdout.splitlines(), run.returncode
 
@@ -77,7 +79,7 @@ def test_html_is_compared_element_by_element(printed):
 @pytest.mark.slow
 def test_an_error_shows_the_end_of_its_traceback(printed):
     told = after(printed[0], "07_tiny (en), [4] def broken():")
-    assert told[:2] == ["under: Deeper", "Cell execution caused an exception"]
+    assert told[:3] == ["under: Deeper", "Cell execution caused an exception", "ValueError: no such pool"]
     assert told[-1] == "ValueError: no such pool" and len(told) < 20 and not any("\x1b" in line for line in told)
 
 

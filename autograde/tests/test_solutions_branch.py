@@ -130,6 +130,37 @@ def test_only_what_changed_is_run_again(repository, runs):
     assert runs == ["# 01 · 加倍", "# 01 · Doubling"]
 
 
+def cleared(notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return nbformat.writes(notebook)
+
+
+def failed(notebook):
+    notebook.cells[-2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])]
+    assert notebook.cells[-2].cell_type == "code"
+    return nbformat.writes(notebook)
+
+
+def gone(notebook):
+    return "no notebook"
+
+
+@pytest.mark.parametrize("break_it", [cleared, failed, gone])
+def test_a_notebook_that_somebody_cleared_or_broke_there_is_run_again(repository, runs, break_it):
+    assert main(["solutions-branch"]) == 0
+    runs.clear()
+    repository("checkout", "--quiet", "refs/heads/solutions")
+    path = solutions_branch.ROOT / ENGLISH
+    path.write_text(break_it(nbformat.read(path, as_version=4)), encoding="utf-8")
+    repository("commit", "--quiet", "--all", "--message", "Broken")
+    repository("update-ref", "refs/heads/solutions", "HEAD")
+    repository("checkout", "--quiet", "main")
+    assert main(["solutions-branch"]) == 0
+    assert runs == ["# 01 · Doubling"]
+
+
 def staged(git, root):
     (root / "README.md").write_text("new")
     git("add", "README.md")
@@ -160,6 +191,14 @@ def there(git, root):
     git("worktree", "add", "--quiet", "-b", "solutions", root.parent / "elsewhere")
 
 
+def in_the_way(git, root):
+    git("branch", "solutions/old")
+
+
+def foreign_name(git, root):
+    (root / b"caf\xe9.txt".decode(errors="surrogateescape")).write_text("new")
+
+
 def no_repository(git, root):
     (root / ".git").rename(root.parent / "kept")
 
@@ -182,6 +221,8 @@ def not_built(git, root):
     (detached, "found a detached HEAD"),
     (here, "solutions is checked out here"),
     (there, "elsewhere"),
+    (in_the_way, "the branch solutions/old stands in the way of solutions"),
+    (foreign_name, 'the first: ?? "caf\\351.txt"'),
     (no_repository, "expected a git repository of the course"),
     (inside_another, "lies inside another git repository"),
     (not_built, f"{CHINESE} is not in the commit"),
@@ -210,3 +251,11 @@ def test_a_failing_cell_is_named_and_nothing_is_committed(repository, capsys):
     error = capsys.readouterr().err
     assert error == f"autograde: {CHINESE}: a cell fails when run: ZeroDivisionError: division by zero\n"
     assert repository("branch", "--list", "solutions") == ""
+
+
+@pytest.mark.slow
+def test_a_kernel_that_dies_is_told_in_one_line(repository, capsys):
+    deadly = TINY.replace("# %%\nscorecard()", "# %%\nscorecard()\nimport os; os._exit(3)")
+    write(solutions_branch.ROOT, repository, deadly)
+    assert main(["solutions-branch"]) == 2
+    assert capsys.readouterr().err == f"autograde: {CHINESE}: the kernel does not finish: Kernel died\n"

@@ -1,5 +1,4 @@
 """The three panels of chapter 39b: the crossover, the map of the learner's decisions, the destinations."""
-import textwrap
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,8 +23,11 @@ from toolkit.panels import (
     panel_answers,
     panel_ascii,
     panel_choice,
+    panel_default_style,
     panel_figure,
+    panel_lines,
     panel_slider,
+    panel_str,
     panel_toggle,
     panel_trouble,
 )
@@ -69,6 +71,7 @@ class Source(NamedTuple):
     paths: tuple = ()
 
 
+@panel_default_style
 def crossover_panel(cpu=(), cuda=()):
     """Transfer and recompute time against prompt tokens, for a CPU tensor and a CUDA tensor.
 
@@ -132,6 +135,7 @@ def crossover_panel(cpu=(), cuda=()):
     )
 
 
+@panel_default_style
 def decision_map_panel(choose_handoff_mode):
     """Link against prompt tokens, coloured by `choose_handoff_mode(link_gbps, mb, recompute_ms)["mode"]`.
 
@@ -181,7 +185,8 @@ def decision_map_panel(choose_handoff_mode):
         for line in (halo, boundary):
             line.set_data(np.log10(recompute.crossing_gbps(tokens)), np.log10(tokens))
         verdict.set_text("TODO 2 is not done yet:\nonly the true boundary is drawn" if problem == "unfinished" else
-                         f"your function raises\n{panel_ascii(problem)[:44]}" if problem else "")
+                         "your function is too slow\nfor a whole map" if problem == "slow" else
+                         f"your function raises\n{panel_lines(problem, 30, 3)}" if problem else "")
         known.update(key=key, problem=problem, wrong=float((modes != truth).mean()), recompute=recompute)
 
     def update(values):
@@ -223,6 +228,7 @@ def decision_map_panel(choose_handoff_mode):
     )
 
 
+@panel_default_style
 def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
     """One request against three pools: which takes it, by transfer or recompute, and why the others do not.
 
@@ -262,7 +268,9 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             plan_route_with_fallback, [(dict(request), dict(pools[0]), [dict(pool) for pool in pools[1:]], preferred)]
         )
         route = routes[0] if routes and isinstance(routes[0], dict) else {}
-        selected, mode = str(route.get("selected_pool")), str(route.get("execution_mode"))
+        selected, mode, decision = (
+            panel_str(route.get(field)) for field in ("selected_pool", "execution_mode", "decision")
+        )
         chosen.set_data([], [])
         table = [("池 · pool", "GPU", "传输 · transfer ms", "重算 · recompute ms", "能执行 · can execute",
                   "能接收 KV · can accept KV", "原因 · reasons", "路由 · route")]
@@ -272,7 +280,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             for bar, ms in zip(bars[row], (moved_ms, again_ms)):
                 bar.set_width(max(ms - 0.1, 0))
                 bar.set_alpha(1.0 if takes or not route else 0.35)
-            reasons = _reason_text(answer.get("reasons")) or trouble.replace("unfinished", "not done yet · 尚未完成")
+            reasons = _reason_text(answer.get("reasons")) or trouble.replace("unfinished", "not done yet")
             if takes and mode in ("transfer", "recompute"):
                 ms, at = (moved_ms, row - 0.18) if mode == "transfer" else (again_ms, row + 0.18)
                 chosen.set_data([ms], [at])
@@ -289,10 +297,10 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             why_zh, why_en = panel_trouble("plan_route_with_fallback", problem)
             return Shown(f"{zh}{why_zh}", f"{en}{why_en}", tuple(table))
         reasons = _reason_text(route.get("reasons"))
-        refused = route.get("rejected_pools") or {}
+        refused = route.get("rejected_pools", {})
         return Shown(
-            f"{zh}你的路由：{route.get('decision')}，{selected}，{mode}；原因：{reasons or '无'}；被拒绝：{_refused(refused) or '无'}。",
-            f"{en}Your route: {route.get('decision')}, {selected}, {mode}; reasons: {reasons or 'none'}; "
+            f"{zh}你的路由：{decision}，{selected}，{mode}；原因：{reasons or '无'}；被拒绝：{_refused(refused) or '无'}。",
+            f"{en}Your route: {decision}, {selected}, {mode}; reasons: {reasons or 'none'}; "
             f"refused: {_refused(refused) or 'none'}.",
             tuple(table),
         )
@@ -487,7 +495,8 @@ class _Crossover:
         mode = "transfer" if moved(tokens) <= recompute.ms(tokens) else "recompute"
         self._speed.set_text(f"B*({tokens:,}) = {speed:.3g} Gbps")
         self._mode.set_text(f"{how}: {mode}")
-        self._source.set_text(f"{self._title}: {panel_ascii(source.label)}")
+        heading = f"{self._title}: {panel_ascii(source.label)}"
+        self._source.set(text=heading, fontsize=min(10.5, 430 / len(heading)))
         self._labels[0].set_text(f"recompute: {origin}{'; points and fit' if source.tokens else ''}")
         self._labels[1].set_text(f"transfer: {how_from}")
         outside = not n[0] * 0.999 <= tokens <= n[-1] * 1.001
@@ -570,7 +579,7 @@ def _mode_word(answer):
 def _ratio(answer, true_ms):
     """How the answer's transfer_ms compares with the true one, in Chinese and in English."""
     found = answer.get("transfer_ms") if isinstance(answer, dict) else None
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not abs(found) < 1e300:
         return "不是数", "not a number"
     if abs(found - true_ms) <= 1e-4:  # the contract rounds to 4 decimals
         return "正确", "right"
@@ -579,23 +588,24 @@ def _ratio(answer, true_ms):
 
 def _verdict(takes, mode, reasons, pool_id, route):
     """Lines beside a pool's bars, one a reason."""
+    refused = route.get("rejected_pools")
     if takes:
-        lines = [f"takes it: {mode}", *reasons.split(", ")]
-    elif pool_id in (route.get("rejected_pools") or {}):
-        lines = ["refused:", *reasons.split(", ")]
+        said = f"takes it: {mode}, {reasons}"
+    elif isinstance(refused, dict) and pool_id in refused:
+        said = f"refused:, {reasons}"
     else:
-        lines = ["not asked" if route else "no route yet"]
-    return [piece for line in lines for piece in textwrap.wrap(panel_ascii(line), 24)]
+        said = "not asked" if route else "no route yet"
+    return panel_lines(said.strip(", ").replace(", ", "\n"), 24, 8).split("\n")
 
 
 def _reason_text(reasons):
-    return ", ".join(str(reason) for reason in reasons) if isinstance(reasons, (list, tuple)) else ""
+    return ", ".join(map(panel_str, reasons)) if isinstance(reasons, (list, tuple)) else ""
 
 
 def _refused(rejected):
     if not isinstance(rejected, dict):
-        return repr(rejected)
-    return "; ".join(f"{pool}: {_reason_text(reasons)}" for pool, reasons in rejected.items())
+        return panel_str(rejected)
+    return "; ".join(f"{panel_str(pool)}: {_reason_text(reasons)}" for pool, reasons in rejected.items())
 
 
 def _yes(value):

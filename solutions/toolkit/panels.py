@@ -5,12 +5,16 @@ default values and the line. Text inside figures is English: matplotlib's fonts 
 """
 import base64
 import contextlib
+import functools
 import html
 import io
+import textwrap
+import time
 import warnings
 from typing import NamedTuple
 
 PANEL_DPI = 100
+PANEL_SECONDS = 2  # for the learner's answers of one picture
 VIEW_TYPE = "application/vnd.jupyter.widget-view+json"
 HOW_TO_GET_SLIDERS = (
     "这是默认值的静态图；要滑块，请运行 %pip install ipywidgets，然后刷新页面、重启内核"
@@ -69,19 +73,23 @@ def panel_figure(width_px, height_px):
 def panel_answers(function, inputs):
     """(answers, problem): what `function(*one)` returns for each input, in silence.
 
-    `problem` is "" or says why the answers stop: "unfinished" for NotImplementedError, else the error.
+    `problem` is "" or says why the answers stop: "unfinished" for NotImplementedError, "slow" when they take more
+    than PANEL_SECONDS, else the error.
     """
-    answers = []
-    # A print left in the function would fill the page at each move of a slider.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    answers, end = [], time.monotonic() + PANEL_SECONDS
+    printed = io.StringIO()  # a print left in the function would fill the page at each move of a slider
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _quiet():
         for one in inputs:
+            if time.monotonic() > end:
+                return answers, "slow"
             try:
                 answers.append(function(*one))
+            except KeyboardInterrupt:
+                raise
             except NotImplementedError:
                 return answers, "unfinished"
-            except Exception as error:  # a wrong answer must not stop the panel
-                return answers, f"{type(error).__name__}: {error}"
+            except BaseException as error:  # a wrong answer must not stop the panel, nor sys.exit() the kernel
+                return answers, f"{type(error).__name__}: {panel_str(error)}"
     return answers, ""
 
 
@@ -89,7 +97,36 @@ def panel_trouble(name, problem):
     """What to say, in Chinese and in English, when `panel_answers` reports a problem of this function."""
     if problem == "unfinished":
         return f"{name} 尚未完成，所以没有它的结果。", f"{name} is not done yet, so its results are missing."
+    if problem == "slow":
+        return f"{name} 太慢，{PANEL_SECONDS} 秒内没有算完。", f"{name} is too slow: not done within {PANEL_SECONDS} seconds."
     return f"{name} 报错 {problem}", f"{name} raises {problem}"
+
+
+def panel_str(value):
+    """A learner's value as text: its words, or what `repr` says; its own methods may fail."""
+    try:
+        return str(value) if isinstance(value, (str, BaseException)) else repr(value)
+    except BaseException:
+        return f"<{type(value).__name__}>"
+
+
+def panel_lines(text, width, most):
+    """ASCII text in at most so many lines of so many characters, to fit a place in a figure."""
+    lines = [part for line in panel_ascii(text).split("\n") for part in textwrap.wrap(line, width) or [""]]
+    if len(lines) > most:
+        lines = [*lines[:most - 1], f"{lines[most - 1][:width - 3]}..."]
+    return "\n".join(lines)
+
+
+def panel_default_style(make):
+    """Decorator for what makes a panel: it looks the same whatever style is set in matplotlib in the notebook."""
+    @functools.wraps(make)
+    def styled(*args, **kwargs):
+        import matplotlib.style
+
+        with matplotlib.style.context("default"):
+            return make(*args, **kwargs)
+    return styled
 
 
 def panel_ascii(text):

@@ -10,8 +10,11 @@ from toolkit.panels import (
     panel_answers,
     panel_ascii,
     panel_choice,
+    panel_default_style,
     panel_figure,
+    panel_lines,
     panel_slider,
+    panel_str,
     panel_trouble,
 )
 
@@ -41,6 +44,7 @@ def count_by(classify, words):
     return count
 
 
+@panel_default_style
 def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inference_tiers"):
     """Sliders for the two thresholds over the requests of a trace, each request in its class.
 
@@ -99,7 +103,7 @@ def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inferen
         if stray:
             zh += f"画出的点里有 {stray} 个没有类。"
             en += f" {stray} of the dots have no class."
-        others = ", ".join(repr(word)[:30] for word in counts if word not in words)[:90]
+        others = ", ".join(panel_str(word)[:30] for word in counts if word not in words)[:90]
         if others:
             zh += f"不在表中的词：{others}。"
             en += f" Words that are not in the table: {others}."
@@ -116,6 +120,7 @@ def tiers_panel(traces, summarize, words=TIER_WORDS, function="summarize_inferen
     )
 
 
+@panel_default_style
 def policy_panel(select_policy):
     """A state that moves over the map of the learner's `select_policy(state)["policy"]`.
 
@@ -149,7 +154,7 @@ def policy_panel(select_policy):
             zh, en = panel_trouble("select_fallback_policy", trouble)
             return Shown(f"{place_zh}：{zh}", f"{place_en}: {en}")
         word = _policy_word(found[0])
-        answer_label.set_text(f"your function here:\n{panel_ascii(word)[:34]}")
+        answer_label.set_text(f"your function here:\n{panel_lines(word, 22, 3)}")
         both = values["pressure"] > 0.9 and values["delay"] > 100
         alarms_zh = "两个都告警" if both else "显存告警" if values["pressure"] > 0.9 else (
             "排队告警" if values["delay"] > 100 else "没有告警")
@@ -188,7 +193,7 @@ def _colour_map(figure, axes, words, pressure, delay):
     for word in found:
         colour, hatch = POLICY_COLOURS.get(word, UNKNOWN_COLOUR), POLICY_HATCHES.get(word, "xx")
         colours[words == word] = to_rgb(colour)
-        patches.append(Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=panel_ascii(word)[:28]))
+        patches.append(Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=panel_lines(word, 22, 2)))
         if hatch:
             drawn = axes.contourf(pressure, delay, words == word, levels=[0.5, 1.5], colors="none", hatches=[hatch])
             drawn.set(edgecolor="white", linewidth=0)
@@ -201,7 +206,7 @@ def _colour_map(figure, axes, words, pressure, delay):
 
 def _policy_word(answer):
     word = answer.get("policy") if isinstance(answer, dict) else answer
-    return str.__str__(word) if isinstance(word, str) else f"no word: {word!r}"[:40]
+    return str.__str__(word) if isinstance(word, str) else f"no word: {panel_str(word)}"[:40]
 
 
 def _single_class(counts, words):
@@ -214,7 +219,9 @@ def _single_class(counts, words):
 
 def _share(count, total):
     if isinstance(count, bool) or not isinstance(count, int):
-        return "no count" if count is None else repr(count)[:20]
+        return "no count" if count is None else panel_str(count)[:20]
+    if abs(count) > 1e12:  # more than any trace has, and perhaps more than a float can be
+        return f"{panel_str(count)[:17]}..."
     return f"{count:,} ({count / total:.1%})"
 
 
