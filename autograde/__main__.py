@@ -18,7 +18,7 @@ def main(arguments=None):
         print(f"autograde: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("autograde: stopped; what was graded is kept, run again to go on", file=sys.stderr)
+        print("autograde: stopped; nothing is lost, run again to go on", file=sys.stderr)
         return 130
 
 

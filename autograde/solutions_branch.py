@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import CellExecutionError
 from rich.console import Console
 
@@ -95,8 +94,9 @@ def _run_or_keep(solved):
             except CellExecutionError as error:
                 said = f"{error.ename}: {error.evalue}".split("\n")[0][:200]
                 raise InputError(f"{path}: a cell fails when run: {said}") from None
-            except (RuntimeError, TimeoutError, NoSuchKernel) as error:
-                raise InputError(f"{path}: the kernel does not finish: {str(error).splitlines()[0]}") from None
+            except Exception as error:  # a kernel that dies or is missing, Ctrl-C: nbclient has many words for it
+                said = (str(error) or type(error).__name__).splitlines()[0]
+                raise InputError(f"{path}: the run does not finish: {said}") from None
         blobs[path] = _git("hash-object", "-w", "--stdin", text=text)
         console.print(f"{path}: run", highlight=False, soft_wrap=True)
     return blobs

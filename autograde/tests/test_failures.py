@@ -410,7 +410,7 @@ def test_ctrl_c_stops_cleanly_and_soon(slow_class, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all of its processes
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (
-        130, "autograde: stopped; what was graded is kept, run again to go on\n")
+        130, "autograde: stopped; nothing is lost, run again to go on\n")
     assert time.monotonic() - start < 5
     assert_all_end(pids)
     assert 1 <= len(kept(results)) < len(CLASS)

@@ -258,4 +258,4 @@ def test_a_kernel_that_dies_is_told_in_one_line(repository, capsys):
     deadly = TINY.replace("# %%\nscorecard()", "# %%\nscorecard()\nimport os; os._exit(3)")
     write(solutions_branch.ROOT, repository, deadly)
     assert main(["solutions-branch"]) == 2
-    assert capsys.readouterr().err == f"autograde: {CHINESE}: the kernel does not finish: Kernel died\n"
+    assert capsys.readouterr().err == f"autograde: {CHINESE}: the run does not finish: Kernel died\n"
