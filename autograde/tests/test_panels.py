@@ -162,6 +162,17 @@ def test_a_moved_slider_changes_picture_and_line_but_not_the_widgets(name):
     assert [picture.value for picture in pictures] == values and panel.text == text
 
 
+def test_another_link_draws_nothing_again_that_it_leaves_alone(monkeypatch):
+    panel, drawn = crossover_panel(), []
+    draw = matplotlib.text.Text.draw
+    monkeypatch.setattr(matplotlib.text.Text, "draw", lambda text, renderer: (
+        drawn.append(text.get_text()), draw(text, renderer)))
+    panel.move(cpu_link=0.03)
+    assert drawn == ["link 0.03 Gbps: recompute"]
+    panel.move(cuda_tokens=8192)
+    assert [text.split(" ")[0] for text in drawn[1:]] == ["B*(8,192)", "link"]
+
+
 @pytest.mark.parametrize("name", MOVES)
 def test_blitting_draws_what_a_whole_new_picture_would(name):
     make, move = MOVES[name]

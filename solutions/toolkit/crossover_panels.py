@@ -486,7 +486,7 @@ class _Crossover:
         self._transfer.set_data(self._n, np.maximum(moved(self._n), self._floor))
         _set_if_new(self._recompute, n, recompute.ms(n))
         _set_if_new(self._points, source.tokens, source.ms)
-        self._at.set_xdata([tokens, tokens])
+        _set_if_new(self._at, [tokens, tokens], [0, 1])
         self._crossings.set_data(crossings, [recompute.ms(at) for at in crossings])
         for strip, mine, height in zip(self._strips, (wins, ~wins), (0.05, 0.02)):
             strip.set_data(n, np.where(mine, height, np.nan))
@@ -496,7 +496,8 @@ class _Crossover:
         self._speed.set_text(f"B*({tokens:,}) = {speed:.3g} Gbps")
         self._mode.set_text(f"{how}: {mode}")
         heading = f"{self._title}: {panel_ascii(source.label)}"
-        self._source.set(text=heading, fontsize=min(10.5, 430 / len(heading)))
+        if heading != self._source.get_text():  # a size that is set again counts as a change
+            self._source.set(text=heading, fontsize=min(10.5, 430 / len(heading)))
         self._labels[0].set_text(f"recompute: {origin}{'; points and fit' if source.tokens else ''}")
         self._labels[1].set_text(f"transfer: {how_from}")
         outside = not n[0] * 0.999 <= tokens <= n[-1] * 1.001
