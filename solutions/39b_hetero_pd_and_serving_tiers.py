@@ -883,12 +883,12 @@ if can_measure():
 # %% [markdown] tags=["zh"]
 # B* 是一个**驼峰**：`B* = 8κ / (c/n + d + e·n)`，κ 是每个 token 的 KV 字节数。很短时，固定开销 c 由少数 token 分摊；很长时，注意力的 e·n 变大；两头每个 token 的重算都贵，所以较慢的链路也值得传输。中间重算最便宜，峰在 `n = sqrt(c/e)`。
 #
-# 于是一条固定的链路可能与曲线交叉**两次**、一次，或者不交叉。拟合误差平时为百分之几，只有 32 落在拟合范围（64 到 2048）之外，可以差到 20%；机器忙的时候都会更大，先看警告再看数字。
+# 于是一条固定的链路可能与曲线交叉**两次**、一次，或者不交叉。拟合误差平时为百分之几，只有 32 落在拟合范围（64 到 2048）之外，可以差 20% 左右；机器忙的时候都会更大，先看警告再看数字。
 
 # %% [markdown] tags=["en"]
 # B* is a **hump**: `B* = 8κ / (c/n + d + e·n)`, where κ is the KV bytes of a token. When the prompt is very short, few tokens share the fixed cost c; when it is very long, attention's e·n grows. At both ends a token is dear to recompute, so even a slower link is worth a transfer. In between recompute is cheapest; the top lies at `n = sqrt(c/e)`.
 #
-# So a given link may cross **twice**, once, or not at all. The fit is usually off by a few percent; only 32 lies outside its range (64 to 2048) and may be off by 20%. On a busy machine all errors grow: read the warning before the numbers.
+# So a given link may cross **twice**, once, or not at all. The fit is usually off by a few percent; only 32 lies outside its range (64 to 2048) and may be off by about 20%. On a busy machine all errors grow: read the warning before the numbers.
 
 # %% [markdown] tags=["zh"]
 # **问题**：kv heads 从 8 减到 1，其他都不变。重算时间变多少？B* 变多少？
