@@ -101,6 +101,8 @@ def _local(workers):
         except BaseException:  # Ctrl-C or an error: nobody waits for what has begun
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
+            # Until Python 3.11 the queue's thread would write to nobody for ever (CPython issue 94777).
+            executor._call_queue._reader.close()
             raise
 
 
