@@ -3,13 +3,10 @@
 Learner notebooks lie on the branch `main`, solved ones under the same paths on the branch `solutions`. A learner
 notebook opens itself, and leads to its solved twin only below the scorecard; a solved one leads back.
 """
-import os
 import re
-import subprocess
 from urllib.parse import quote
 
-from autograde import settings
-from autograde.paths import ROOT
+from autograde import git, settings
 
 BADGES = "<!-- badges -->"  # in the first cell
 TWIN = "<!-- solved twin -->"  # in a cell below the scorecard
@@ -49,15 +46,9 @@ _BACK = {
 
 def repository():
     """Address of the repository: the GitHub remote `origin` where there is one, else what settings.py says."""
-    remote = _git("remote", "get-url", "origin")
     # Only GitHub has Colab's badge addresses; a mirror or a local clone keeps the setting.
-    match = re.fullmatch(_REMOTE, remote, re.I)
+    match = re.fullmatch(_REMOTE, git.answer("remote", "get-url", "origin"), re.I)
     return f"{_GITHUB}{match[1]}" if match else settings.REPOSITORY
-
-
-def checked_out_branch():
-    """Name of the branch in the work tree, "" where there is none."""
-    return _git("symbolic-ref", "--short", "--quiet", "HEAD")
 
 
 def notebook_path(chapter_name, language):
@@ -86,18 +77,6 @@ def filled(source, chapter_name, language, *, solved):
         top = f"{badges}\n\n{_MODELSCOPE[language]}\n\n{_ANSWERS[language]}"
         twin = _TO_TWIN[language].format(link=_on_github(settings.SOLUTIONS_BRANCH, chapter_name, language))
     return source.replace(BADGES, f"{top}\n\n{_LICENCES[language]}").replace(TWIN, twin)
-
-
-def _git(*arguments):
-    """What git prints about this repository, "" where it fails or is missing."""
-    # Unpacked from a zip inside another repository, the course has nothing to do with that one.
-    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
-    try:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], env=environment, capture_output=True, text=True, check=False
-        ).stdout.strip()
-    except FileNotFoundError:
-        return ""
 
 
 def _on_github(branch, chapter_name, language):

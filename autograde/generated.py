@@ -2,8 +2,8 @@
 import json
 from itertools import count, zip_longest
 
-from autograde import build, lint, settings
-from autograde.badges import checked_out_branch, colab_badge, notebook_path
+from autograde import build, git, lint, settings
+from autograde.badges import colab_badge, notebook_path
 from autograde.chapter import LANGUAGES, display, load_chapters
 from autograde.errors import InputError
 from autograde.paths import COURSE, MY_WORK, ROOT, SAMPLE_CLASS
@@ -27,7 +27,7 @@ def write():
     Returns the faults of the chapters, one line each; where there are any, nothing is written. Raises InputError
     on the branch of the solved notebooks, which would all be overwritten.
     """
-    if checked_out_branch() == settings.SOLUTIONS_BRANCH:
+    if git.answer("symbolic-ref", "--short", "--quiet", "HEAD") == settings.SOLUTIONS_BRANCH:
         raise InputError(
             f"the branch {settings.SOLUTIONS_BRANCH} is checked out, whose notebooks are solved: `git switch "
             f"{settings.BRANCH}` to build"

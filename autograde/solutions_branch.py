@@ -5,8 +5,6 @@ A notebook whose cells are the same on the present `solutions` (or `origin/solut
 and is not run: measured figures differ from run to run, and a new commit should show what changed, not noise. To run
 them all again, delete the branch first.
 """
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import nbformat
 from nbclient.exceptions import CellExecutionError
 from rich.console import Console
 
-from autograde import build
+from autograde import build, git
 from autograde.badges import notebook_path
 from autograde.chapter import LANGUAGES, load_chapters
 from autograde.errors import InputError
@@ -130,37 +128,24 @@ def _cells(notebook):
 def _tree(head, blobs):
     """The tree of `head` with these blobs in place."""
     with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "index"
-        _git("read-tree", head, index=index)
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        _git("read-tree", head, **index)
         entries = "".join(f"100644 {blob}\t{path}\0" for path, blob in blobs.items())
-        _git("update-index", "-z", "--index-info", index=index, text=entries)
-        return _git("write-tree", index=index)
+        _git("update-index", "-z", "--index-info", text=entries, **index)
+        return _git("write-tree", **index)
 
 
 def _resolve(name):
     """The object of this name, "" where there is none."""
-    found = _call(["rev-parse", "--verify", "--quiet", name])
+    found = git.call("rev-parse", "--verify", "--quiet", name)
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
-def _git(*arguments, text=None, index=None, wanted=None):
-    """What git prints. Where it fails: InputError with its own last line, or with what was expected instead."""
-    result = _call(arguments, text, index)
+def _git(*arguments, wanted=None, **options):
+    """What git prints. Where it fails: InputError with what was `wanted`, else with git's own word for it."""
+    result = git.call(*arguments, **options)
     if result.returncode == 0:
         return result.stdout.strip()
     lines = result.stderr.strip().split("\n")
     said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
     raise InputError(f"{ROOT}: expected {wanted}" if wanted else f"git {arguments[0]}: {said}")
-
-
-def _call(arguments, text=None, index=None):
-    # Identities are never guessed; `status` does not refresh the user's index.
-    command = ["git", "--no-optional-locks", "-c", "user.useConfigOnly=true", "-C", str(ROOT), *arguments]
-    environment = {**os.environ, "GIT_INDEX_FILE": str(index)} if index else None
-    try:
-        return subprocess.run(
-            command, input=text, env=environment, capture_output=True, encoding="utf-8", errors="surrogateescape",
-            check=False,
-        )
-    except FileNotFoundError:
-        raise InputError("git was not found; install it") from None

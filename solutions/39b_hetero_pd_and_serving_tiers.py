@@ -905,10 +905,10 @@ if can_measure():
     print(kv_heads_table(measured.values()))
 
 # %% [markdown] tags=["zh"]
-# Query 的头一个没少，重算只快了一点；KV 却只有 1/8，所以 B* 也降到接近 1/8。一个旋钮让 B* 差 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
+# Query 的头一个没少，重算只快了一点；KV 却只有 1/8，所以 B* 也降到接近 1/8。一个旋钮让 B* 差近 8 倍：GQA 和 MQA 不但省显存，也让慢链路变得值得传输。
 
 # %% [markdown] tags=["en"]
-# Not one query head is gone, so recompute is only a little faster; but the KV is 1/8, so B* falls to nearly 1/8. One knob moves B* by a factor of 8: GQA and MQA save memory, and they also make slow links worth a transfer.
+# Not one query head is gone, so recompute is only a little faster; but the KV is 1/8, so B* falls to nearly 1/8. One knob moves B* by a factor of nearly 8: GQA and MQA save memory, and they also make slow links worth a transfer.
 
 # %% [markdown] tags=["zh"]
 # **问题**：另一个进程就在这台机器上。把 KV 交给它要几毫秒？和重算比，差几倍？

@@ -5,7 +5,7 @@ import subprocess
 import nbformat
 import pytest
 
-from autograde import badges, build, lint, settings
+from autograde import badges, build, git, lint, settings
 from autograde.chapter import LANGUAGES, load_chapters
 from autograde.paths import ROOT
 
@@ -121,7 +121,7 @@ def test_mistakes_with_links_are_noticed():
 ])
 def test_the_badges_follow_the_git_remote(monkeypatch, remote, address):
     answer = subprocess.CompletedProcess([], 0, stdout=f"{remote}\n")
-    monkeypatch.setattr(badges.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(git.subprocess, "run", lambda *_, **__: answer)
     cell = badges.filled(badges.BADGES, "x", "zh", solved=False)
     assert f"colab.research.google.com/github/{address}/blob/main/course/zh/x/x.ipynb" in cell
     assert f"github.com/{address}/blob/solutions/course/zh/x/x.ipynb" in badges.filled(
@@ -134,12 +134,12 @@ def test_a_repository_around_the_course_and_a_missing_git_are_not_asked(monkeypa
     inner.mkdir()
     for command in (["init", "-q"], ["remote", "add", "origin", "https://github.com/someone/homework"]):
         subprocess.run(["git", "-C", tmp_path, *command], check=True)
-    monkeypatch.setattr(badges, "ROOT", tmp_path)
+    monkeypatch.setattr(git, "ROOT", tmp_path)
     assert badges.repository().endswith("/someone/homework")
-    monkeypatch.setattr(badges, "ROOT", inner)
+    monkeypatch.setattr(git, "ROOT", inner)
     assert badges.repository() == settings.REPOSITORY
     monkeypatch.setenv("PATH", "")
-    assert badges.repository() == settings.REPOSITORY and badges.checked_out_branch() == ""
+    assert badges.repository() == settings.REPOSITORY
 
 
 @pytest.mark.parametrize(("chapter", "language"), NOTEBOOKS)

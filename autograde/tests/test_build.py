@@ -285,7 +285,7 @@ def test_a_faulty_chapter_is_not_built(tiny, monkeypatch, capsys):
 
 
 def test_solved_notebooks_of_their_branch_are_not_built_over(monkeypatch, capsys):
-    monkeypatch.setattr(generated, "checked_out_branch", lambda: "solutions")
+    monkeypatch.setattr(generated.git, "answer", lambda *_: "solutions")
     monkeypatch.setattr(generated, "files", lambda: pytest.fail("must not be made"))
     assert main(["build"]) == 2
     assert "`git switch main` to build" in capsys.readouterr().err

@@ -155,6 +155,13 @@ def test_tokens_are_a_weak_check():
     assert changed("bf16 on the wire") == 0
 
 
+@pytest.mark.parametrize("kv_heads, tokens", [(8, False), (2, True)])
+def test_what_the_chapter_says_of_a_position_off_by_one(kv_heads, tokens):
+    decoder = Decoder(DecoderShape(kv_heads=kv_heads))
+    report = verify_handoff(decoder, random_tokens(96), bug="position off by one")
+    assert (report.payload, report.logits, report.tokens) == (True, False, tokens)
+
+
 @pytest.mark.parametrize("kv_heads", [8, 1])
 def test_permuted_slots_change_no_token_and_logits_by_rounding_only(kv_heads):
     """K carries its position, so the order of slots is free; sums in another order round differently."""

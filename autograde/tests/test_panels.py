@@ -468,6 +468,12 @@ def test_an_unknown_control_is_refused_by_name():
         crossover_panel().move(speed=1)
 
 
+def test_an_unfinished_pool_check_is_said_in_both_languages_in_the_table_and_in_english_in_the_figure():
+    panel = destinations_panel(unfinished, route)
+    assert {row[6] for row in panel.shown.table[1:]} == {"not done yet · 尚未完成"}
+    assert "not done yet" in " ".join(texts(panel)) and all(text.isascii() for text in texts(panel))
+
+
 @pytest.mark.parametrize("answer", [unreadable, leaving, odd, long_winded, unfinished, broken])
 @pytest.mark.parametrize("name", UNFINISHED)
 def test_nothing_that_a_learner_may_return_or_raise_leaves_a_panel(name, answer):

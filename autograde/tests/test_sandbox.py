@@ -527,7 +527,7 @@ def test_everything_dies_with_the_grader():
     pid = int(grader.stdout.readline())
     grader.kill()
     grader.wait()
-    assert comes_true(lambda: not os.path.exists(f"/proc/{pid}/root/usr"))
+    assert comes_true(lambda: not Path("/proc", str(pid), "root", "usr").exists())
 
 
 def test_threads_grade_side_by_side():

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 from autograde import badges, build, chapter, solutions_branch
+from autograde import git as git_module
 from autograde.__main__ import main
 from autograde.tests.conftest import TINY
 
@@ -22,7 +23,7 @@ def repository(tmp_path, monkeypatch):
     (root / "solutions").mkdir(parents=True)
     monkeypatch.setattr(chapter, "SOLUTIONS", root / "solutions")
     monkeypatch.setattr(solutions_branch, "ROOT", root)
-    monkeypatch.setattr(badges, "ROOT", root)
+    monkeypatch.setattr(git_module, "ROOT", root)
 
     def git(*arguments):
         command = ["git", "-C", root, *arguments]

@@ -35,6 +35,7 @@ from toolkit.panels import (
 MEASURED, RECORDED, COMPUTED, SIMULATED = "measured here", "recorded", "computed from published numbers", "simulated"
 PROVENANCE_ZH = {MEASURED: "本机测量", RECORDED: "已记录", COMPUTED: "按公开数据计算", SIMULATED: "模拟"}
 TRANSFER_COLOUR, RECOMPUTE_COLOUR, NO_ANSWER_COLOUR = "#0072B2", "#D55E00", "#FFFFFF"  # Okabe and Ito
+NOT_DONE_YET = "not done yet"  # in a figure; beside it in both languages
 LINK_STEPS = (1, 1.2, 1.5, 1.7, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
 # B* in Gbps at these prompt lengths, measured on two x86-64 cores: shown where nothing is measured yet.
 EXAMPLE_TOKENS = (64, 256, 1024, 4096)
@@ -280,7 +281,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             for bar, ms in zip(bars[row], (moved_ms, again_ms)):
                 bar.set_width(max(ms - 0.1, 0))
                 bar.set_alpha(1.0 if takes or not route else 0.35)
-            reasons = _reason_text(answer.get("reasons")) or trouble.replace("unfinished", "not done yet")
+            reasons = _reason_text(answer.get("reasons")) or trouble.replace("unfinished", NOT_DONE_YET)
             if takes and mode in ("transfer", "recompute"):
                 ms, at = (moved_ms, row - 0.18) if mode == "transfer" else (again_ms, row + 0.18)
                 chosen.set_data([ms], [at])
@@ -290,7 +291,7 @@ def destinations_panel(evaluate_pool_capability, plan_route_with_fallback):
             if style != (verdicts[row].get_fontweight(), verdicts[row].get_fontsize()):
                 verdicts[row].set(fontweight=style[0], fontsize=style[1])
             table.append((pool["pool_id"], _gpu_text(gpu), f"{moved_ms:,.1f}", f"{again_ms:,.1f}", _yes(answer.get("can_execute")),
-                          _yes(answer.get("can_accept_kv")), reasons or "-", f"{mode} ★" if takes else ""))
+                          _yes(answer.get("can_accept_kv")), reasons.replace(NOT_DONE_YET, f"{NOT_DONE_YET} · 尚未完成") or "-", f"{mode} ★" if takes else ""))
         zh = f"{n:,} token，KV {mb / 1e3:.2f} GB，{values['link']:g} Gbps；在 A 上更快的是 {preferred}。"
         en = f"{n:,} tokens, {mb / 1e3:.2f} GB of KV, {values['link']:g} Gbps; on pool A {preferred} is faster. "
         if problem:
