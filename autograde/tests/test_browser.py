@@ -47,6 +47,14 @@ STATE = """cell => {
   }
   return {pixels, text: cell.querySelector('.jupyter-widgets [role=status]').innerText};
 }"""
+# In how many rows the pictures stand, and which labels of controls do not fit their place.
+LAID_OUT = """cell => ({
+  rows: new Set([...cell.querySelectorAll('img')].filter(image => image.checkVisibility())
+    .map(image => Math.round(image.getBoundingClientRect().top))).size,
+  cut: [...cell.querySelectorAll('.jupyter-widgets label, .jupyter-widgets label *')]
+    .filter(label => label.checkVisibility() && label.scrollWidth > label.clientWidth && label.clientWidth > 0)
+    .map(label => label.innerText),
+})"""
 # From now on, where the pictures and this control stand in the window.
 FOLLOW = """([cell, control]) => {
   const images = [...cell.querySelectorAll('img')].filter(image => image.checkVisibility());
@@ -164,6 +172,9 @@ def test_a_learner_opens_runs_answers_and_moves(browser, lab, chapter, language)
                 if control := cell.query_selector(kind):
                     move(page, cell, control, "now.text !== old.text && now.pixels !== old.pixels")
         assert_readable_in_both_themes(page)
+        page.set_viewport_size({"width": 1180, "height": 1000})  # narrower than the widest panel
+        for name, cell in panels:
+            assert page.evaluate(LAID_OUT, cell) == {"rows": 1, "cut": []}, name
     assert complaints == []
     assert {url for url in outside if not url.startswith(BADGES)} == set()
 

@@ -259,9 +259,7 @@ class Panel:
         ]
         # While the widgets live, the line of the saved picture would say everything twice.
         heading = ipywidgets.HTML(f"<b>{html.escape(self.title)}</b><style>.{self._still_class()}{{display:none}}</style>")
-        # On a page too narrow for two plots, the second stands below the first.
-        pictures = ipywidgets.HBox(self.pictures, layout={"flex_flow": "row wrap"})
-        self.box = ipywidgets.VBox([heading, pictures, *knobs, self._line])
+        self.box = ipywidgets.VBox([heading, ipywidgets.HBox(self.pictures), *knobs, self._line])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), names="value")
 
@@ -301,11 +299,15 @@ def _png(image):
 
 
 def _picture(ipywidgets, image):
-    """The widget that shows an image, in a fixed box: the page must not move while a picture changes."""
+    """The widget that shows an image, in a fixed box: the page must not move while a picture changes.
+
+    On a narrow page it shrinks, so that two of them stay side by side.
+    """
     width, height = f"{image.width}px", f"{image.height}px"
     return ipywidgets.Image(
         value=_png(image), format="png", width=image.width, height=image.height,
-        layout={"width": width, "height": height, "min_height": height, "max_width": "100%", "object_fit": "contain"},
+        layout={"width": width, "height": height, "min_height": height, "min_width": "0", "max_width": "100%",
+                "object_fit": "contain"},
     )
 
 
@@ -313,7 +315,8 @@ def _control(ipywidgets, knob, width):
     """The core widget of a knob, in a column of so many pixels; all of them take the keyboard."""
     style, layout = {"description_width": f"{width // 2}px"}, {"width": "98%"}
     if knob.kind == "toggle":
-        return ipywidgets.Checkbox(value=knob.default, description=knob.label, style=style, layout=layout)
+        # Not indented: the label would be cut.
+        return ipywidgets.Checkbox(value=knob.default, description=knob.label, indent=False, layout=layout)
     kind = ipywidgets.SelectionSlider if knob.kind == "slider" else ipywidgets.Dropdown
     return kind(
         options=list(knob.options), value=knob.default, description=knob.label, style=style, layout=layout
