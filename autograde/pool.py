@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, ProcessPoolExecutor
@@ -101,8 +102,10 @@ def _local(workers):
         except BaseException:  # Ctrl-C or an error: nobody waits for what has begun
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
-            # Until Python 3.11 the queue's thread would write to nobody for ever (CPython issue 94777).
-            executor._call_queue._reader.close()
+            # Its thread would write to nobody for ever, which newer Pythons see to (CPython issue 94777).
+            if sys.version_info < (3, 11, 5):
+                with contextlib.suppress(OSError):  # that thread may have closed it just now
+                    executor._call_queue._reader.close()
             raise
 
 

@@ -284,6 +284,7 @@ def test_a_killed_worker_loses_nothing(tmp_path):
     assert sorted(pool.run_all(_first_time_dies, tasks)) == [(number, number * number) for number in range(6)]
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_task_that_kills_every_worker_costs_only_itself():
     tasks = {number: (number,) for number in range(12)}
     assert dict(pool.run_all(_two_always_dies, tasks)) == {n: None if n == 2 else n * n for n in range(12)}
