@@ -33,6 +33,13 @@ def test_without_torch_and_while_grading_measurements_are_left_out(reason, tmp_p
     assert len(pictures) == 4 and not list(tmp_path.glob("kv-profile*"))
 
 
+@pytest.mark.slow
+def test_what_a_machine_complains_of_is_not_published(tmp_path):
+    cell = nbformat.v4.new_code_cell("import sys\nprint('of the course')\nprint('of this machine', file=sys.stderr)")
+    ran = build.executed(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("a text"), cell]), tmp_path)
+    assert [output.text for output in ran.cells[1].outputs] == ["of the course\n"]
+
+
 @pytest.mark.parametrize(("chapter", "language"), NOTEBOOKS)
 def test_a_learner_notebook_needs_only_common_packages(chapter, language):
     notebook = nbformat.read(COURSE / language / chapter.name / f"{chapter.name}.ipynb", as_version=4)
