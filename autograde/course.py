@@ -129,9 +129,12 @@ def open_gradebook(root, db_url=None):
 
 
 def write_atomically(path, text):
-    """Write a text file so that readers see the old one or the new one, never a part."""
+    """Write a text file so that readers see the old one or the new one, never a part.
+
+    One process writes it at a time. What it leaves when it is killed goes with the next write.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.part")
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         os.replace(temporary, path)

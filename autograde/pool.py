@@ -102,11 +102,18 @@ def _local(workers):
         except BaseException:  # Ctrl-C or an error: nobody waits for what has begun
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
-            # Its thread would write to nobody for ever, which newer Pythons see to (CPython issue 94777).
             if sys.version_info < (3, 11, 5):
-                with contextlib.suppress(OSError):  # that thread may have closed it just now
-                    executor._call_queue._reader.close()
+                _unblock(executor)
             raise
+
+
+def _unblock(executor):
+    """End a pool whose workers are gone: its queue may write to nobody for ever (CPython issue 94777)."""
+    thread = executor._executor_manager_thread
+    if thread:
+        thread.join(LOOK_S)  # it may do so by itself, and closes the pipe
+        if thread.is_alive():
+            executor._call_queue._reader.close()
 
 
 def _end_with_parent():

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -30,7 +31,7 @@ from grading import (
 
 from autograde import course, grade, pool, record, store
 from autograde.__main__ import main
-from autograde.course import open_gradebook
+from autograde.course import open_gradebook, write_atomically
 from autograde.errors import InputError
 from autograde.grade import grade_class
 from autograde.sandbox import sandbox_available
@@ -68,7 +69,7 @@ TINY_MARKS = {("ann", DOUBLING): 2, ("bo", DOUBLING): 2, ("cy", DOUBLING): 0}
 
 def assert_consistent(results, marks):
     assert in_gradebook(results) == in_marks_csv(results) == marks
-    assert not [path for path in results.rglob(".*") if re.search(r"\.\d+$", path.name)]  # of half-written files
+    assert not list(results.rglob(".*.part"))  # of half-written files
 
 
 # ---- only what changed is graded
@@ -84,6 +85,20 @@ def test_a_second_run_grades_only_what_changed(tiny_class, hand_in, counted):
     grade_class(submissions, results)
     assert sorted(name for _, (name,) in counted[3:]) == [f"{who}/{DOUBLING}/{DOUBLING}.ipynb" for who in ("bo", "di")]
     assert_consistent(results, TINY_MARKS | {("bo", DOUBLING): 0, ("di", DOUBLING): 2})
+
+
+def test_what_a_killed_write_left_goes_with_the_next_write(tmp_path):
+    page = tmp_path / "page.html"
+    killed = f"""
+import os, pathlib, signal
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+from autograde.course import write_atomically
+write_atomically(pathlib.Path({str(page)!r}), "half")
+"""
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1 and not page.exists()
+    write_atomically(page, "whole")
+    assert os.listdir(tmp_path) == ["page.html"] and page.read_text(encoding="utf-8") == "whole"
 
 
 @pytest.mark.parametrize("damage", ["{", "", '{"verdicts": 1}', "[]"])
@@ -264,7 +279,7 @@ def _first_time_dies(folder, number):
     return number * number
 
 
-def _two_always_dies(number):
+def _two_always_dies(number, bulk):
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return number * number
@@ -285,8 +300,9 @@ def test_a_killed_worker_loses_nothing(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_task_that_kills_every_worker_costs_only_itself():
-    tasks = {number: (number,) for number in range(12)}
+@pytest.mark.parametrize("size", [0, 1_000_000])  # a pipe holds less
+def test_a_task_that_kills_every_worker_costs_only_itself(size):
+    tasks = {number: (number, bytes(size)) for number in range(12)}
     assert dict(pool.run_all(_two_always_dies, tasks)) == {n: None if n == 2 else n * n for n in range(12)}
 
 
