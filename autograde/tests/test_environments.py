@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from conftest import needed
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -32,14 +33,10 @@ VALIDATE = ["-m", "pytest", "--nbval", "--rootdir", ".", "-p", "no:cacheprovider
 
 @pytest.fixture(scope="session")
 def environment():
-    """environment(name): "current" or one that is made; where it cannot be, an error in CI, elsewhere a skip."""
+    """environment(name): "current" or one that is made."""
     def get(name):
-        try:
+        with needed():
             return environments.current() if name == "current" else environments.made(name)
-        except InputError as error:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(str(error))
     return get
 
 
@@ -231,3 +228,10 @@ def test_constraints_hold_each_requirement_s_version(name):
     known = {(one.name.replace("_", "-"), str(one.specifier)) for one in pins(f"{name}-constraints")}
     wanted = pins(name) + (pins("widgets") if name == "colab" else [])
     assert len(wanted) > 6 and {(one.name.replace("_", "-"), str(one.specifier)) for one in wanted} <= known
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", InputError), ("", pytest.skip.Exception)])
+def test_what_is_missing_fails_in_ci_and_is_skipped_elsewhere(monkeypatch, ci, outcome):
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no such thing here"), needed():
+        raise InputError("no such thing here")

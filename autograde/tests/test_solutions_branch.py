@@ -5,11 +5,11 @@ import subprocess
 
 import nbformat
 import pytest
+from conftest import TINY
 
 from autograde import badges, build, chapter, solutions_branch
 from autograde import git as git_module
 from autograde.__main__ import main
-from autograde.tests.conftest import TINY
 
 CHINESE, ENGLISH = (f"course/{language}/01_doubling/01_doubling.ipynb" for language in ("zh", "en"))
 
